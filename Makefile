@@ -2,26 +2,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Versions of SGLang for the engine tests: all of them on the first, the most important ones on each.
-ENGINES ?= 0.5.21 0.5.17
-VLLM ?= vllm-0.32.0
-TEST_VLLM = PENSTOCK_TEST_ENGINES="$(VLLM)" $(BIN)/pytest tests/engine
-# Which engine to try things on: sglang or vllm.
-ENGINE ?= sglang
-OTHERS := $(filter-out $(firstword $(ENGINES)),$(ENGINES))
-SPACE := $(subst ,, )
-OTHERS_OR := $(subst $(SPACE), or ,$(OTHERS))
-SOAK_CPU_S ?= 3600
-SOAK_KILLS ?= 1000
-LOCKSTEP_STEPS ?= 10000
-SOAK_FLEET_KILLS ?= 200
-SOAK_FLEET_ENGINES ?= doubles
-SOAK_INPUTS ?= 1000000
+# The engines of tests/engine/engine_kinds.py. CI's first environment must be there, the others' may be left out.
+KINDS := sglang vllm
+# Which engine make engine, engine-env and test-engine are about.
+ENGINE ?= $(firstword $(KINDS))
+# Of which versions: all tests on the first, the most important ones on each. An engine's name: those that are tested.
+ENGINES ?= $(ENGINE)
+TEST_ENGINES = PENSTOCK_TEST_ENGINES="$(1)" $(BIN)/pytest tests/engine
+# What make soak runs, and how long where SOAK= does not say.
+SOAK_faults = tests.faults --seeds 100: --cpu-s $(or $(SOAK),3600)
+SOAK_kills = tests.kills --kills $(or $(SOAK),1000)
+SOAK_fleet = tests.fleet --kills $(or $(SOAK),200) --engines $(or $(SOAK_ENGINES),doubles)
+SOAK_malformed = tests.malformed --inputs $(or $(SOAK),1000000)
+SOAK_lockstep = pytest tests/engine/test_engine_lockstep.py --log-cli-level=INFO
+# Benchmarks without a budget: a comparison of engines takes hours, the paper's tables some minutes.
+STUDIES := bench/ab_engine.py bench/paper_tables.py
 export PYTHONUNBUFFERED := 1
+export PENSTOCK_TEST_CPU := build/test-cpu
 
-.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine test-engine-first test-engine-others test-core-and-units test-engine-vllm test-vllm-and-others test-vllm-if-possible engine-env engine-env-vllm engine agent-env lint style types soak-faults soak-kills soak-fleet soak-malformed soak-lockstep bench proto docs clean engine-choice
+.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine $(KINDS:%=test-on-%) test-core-and-units engine-env engine agent-env lint style types soak weight bench proto docs clean engine-choice
 
-help: ## what there is to make
+help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 install: $(VENV)/.installed ## a virtual environment with everything
@@ -41,25 +42,25 @@ DEMO_TRACE := $(firstword $(sort $(wildcard ../shared/traces/isobench*.jsonl.gz)
 demo: install ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
-# Most tests wait for processes half of their time, so that five rows of them run side by side: of types, the core and
-# the units, of the parts, of the whole, with the real SGLang, and with the real vLLM (then other versions of SGLang).
+# Most tests wait for processes half of their time, so that rows of them run side by side: of types, the core and the
+# units, of faults, of the parts, of the whole, and with each of the real engines.
 test: engine-choice style ## everything that CI runs; PENSTOCK_NO_ENGINE=1 leaves test-engine out
-	@$(MAKE) --no-print-directory -j5 -Oline test-core-and-units test-parts test-whole \
-		$(if $(PENSTOCK_NO_ENGINE),test-no-engine,test-engine-first test-vllm-and-others)
+	@$(MAKE) --no-print-directory -j6 -Oline test-core-and-units test-faults test-parts test-whole \
+		$(if $(PENSTOCK_NO_ENGINE),test-no-engine,$(KINDS:%=test-on-%))
 
 test-core-and-units: test-core
 	@$(MAKE) --no-print-directory test-units
-
-test-vllm-and-others: test-vllm-if-possible
-	$(if $(OTHERS),@$(MAKE) --no-print-directory test-engine-others)
 
 test-core: types debian-tools
 	$(BIN)/coverage run -m pytest tests/unit/core tests/property
 	$(BIN)/coverage report
 	$(BIN)/pytest tests/fleet
 
+test-faults: install
+	$(BIN)/pytest tests/faults tests/growth tests/kills tests/malformed
+
 test-parts: install debian-tools
-	$(BIN)/pytest tests/faults tests/growth tests/kills tests/malformed tests/integration
+	$(BIN)/pytest tests/integration
 
 test-units: install debian-tools
 	$(BIN)/pytest tests/parity tests/unit --ignore=tests/unit/core
@@ -77,30 +78,20 @@ engine-choice:
 test-quick: install ## unit and property tests
 	$(BIN)/pytest tests/unit tests/property
 
-test-engine: test-engine-first $(if $(OTHERS),test-engine-others) ## the real SGLang on the CPU, with the plugin, the daemon and NATS
+test-engine: engine-env ## the real SGLang on the CPU, with plugin, daemon and NATS; or another (ENGINE=vllm)
+	$(call TEST_ENGINES,$(ENGINES))
 
-test-engine-first: engine-env
-	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine $(if $(OTHERS),-k "not ($(OTHERS_OR))")
+# An environment needs a CPU build of torch, which not every index offers: CI does not do without, and nobody without
+# the first; others may.
+$(KINDS:%=test-on-%): test-on-%: install
+	@if $(BIN)/python scripts/engine_env.py --version $*; then $(call TEST_ENGINES,$*) ; \
+	else [ "$$CI" != true ] && [ $* != $(firstword $(KINDS)) ] && echo "left out: the tests with the real $*" >&2; fi
 
-test-engine-others: engine-env
-	PENSTOCK_TEST_ENGINES="$(ENGINES)" $(BIN)/pytest tests/engine -k "$(OTHERS_OR)"
+# Environments of their own, which are kept: 3 GB and two to four minutes each.
+engine-env: install
+	@$(BIN)/python scripts/engine_env.py --version $(ENGINES)
 
-test-engine-vllm: engine-env-vllm ## the same with the real vLLM, what it has in common with SGLang and what is its own
-	$(TEST_VLLM)
-
-# The environment needs a CPU build of torch, which not every index offers: CI does not do without, others may.
-# Behind SGLang's environments, so that the longest row, SGLang's, begins first.
-test-vllm-if-possible: install | engine-env
-	@if $(BIN)/python scripts/engine_env.py --version $(VLLM); then $(TEST_VLLM); \
-	else [ "$$CI" != true ] && echo "left out: the tests with the real vLLM" >&2; fi
-
-engine-env: install ## the real SGLang for CPU, in environments of its own (3 GB, two minutes, kept)
-	@for version in $(ENGINES); do $(BIN)/python scripts/engine_env.py --version $$version || exit 1; done
-
-engine-env-vllm: install ## the real vLLM for CPU, likewise (3 GB, four minutes, kept)
-	@$(BIN)/python scripts/engine_env.py --version $(VLLM)
-
-engine: $(if $(filter vllm,$(ENGINE)),engine-env-vllm,engine-env) ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
+engine: engine-env ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
 	@$(BIN)/python scripts/cpu_engine.py --engine $(ENGINE) $(ENGINE_ARGS)
 
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
@@ -119,30 +110,20 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak-faults: install ## more seeds of the simulator of faults, for an hour of CPU (SOAK_CPU_S=3600)
-	$(BIN)/python -m tests.faults --seeds 100: --cpu-s $(SOAK_CPU_S)
+soak: $(if $(filter lockstep,$(WHAT)),engine-env,install) ## for an hour what the tests do for a minute (WHAT=faults|kills|fleet|malformed|lockstep; SOAK= how much)
+	$(if $(filter lockstep,$(WHAT)),PENSTOCK_TEST_ENGINES="$(ENGINES)" PENSTOCK_TEST_LOCKSTEP_STEPS=$(or $(SOAK),10000) )\
+	$(BIN)/python -m $(or $(SOAK_$(WHAT)),$(error expected WHAT=faults, kills, fleet, malformed or lockstep))
 
-soak-kills: install ## a thousand kills of real processes under load (SOAK_KILLS=1000)
-	$(BIN)/python -m tests.kills --kills $(SOAK_KILLS)
-
-soak-fleet: install ## two hundred faults of a whole fleet: NATS, Envoys, daemons, engines (SOAK_FLEET_KILLS=200 SOAK_FLEET_ENGINES=real)
-	$(BIN)/python -m tests.fleet --kills $(SOAK_FLEET_KILLS) --engines $(SOAK_FLEET_ENGINES)
-
-soak-malformed: install ## a million malformed inputs for everything that reads from outside (SOAK_INPUTS=1000000)
-	$(BIN)/python -m tests.malformed --inputs $(SOAK_INPUTS)
-
-soak-lockstep: engine-env ## 10,000 steps of SGLang with two tensor-parallel ranks that must decide alike (LOCKSTEP_STEPS=10000)
-	PENSTOCK_TEST_ENGINES="$(firstword $(ENGINES))" PENSTOCK_TEST_LOCKSTEP_STEPS=$(LOCKSTEP_STEPS) \
-	$(BIN)/pytest tests/engine/test_engine_lockstep.py --log-cli-level=INFO
+weight: install ## what there is to carry: lines by room, words, tests and their CPU minutes, commands, options, keys
+	@$(BIN)/python scripts/weight.py
 
 bench: install ## every benchmark, with its budget
-	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in $(filter-out $(STUDIES),$(wildcard bench/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 proto: install ## generate wire code from proto/
 	$(BIN)/python scripts/generate_proto.py
 
-docs: install ## generate the reference pages and the dashboard from the code, and the site into site/
-	$(BIN)/python scripts/generate_reference.py
+docs: install ## generate the dashboard from the code, and the site with its reference pages into site/
 	$(BIN)/python scripts/generate_dashboard.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -14,11 +14,11 @@ import statistics
 import time
 from collections.abc import Callable
 
-from controlplane.core import events as ev
-from controlplane.core.admission.fixed import Fixed
-from controlplane.core.controller import Controller
-from controlplane.core.presets import DEFAULT, preset
-from controlplane.core.types import seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.presets import DEFAULT, preset
+from controlplane.core.scheduling.controller import Controller
 
 BUDGET_MS = 20.0
 ROUNDS = 15

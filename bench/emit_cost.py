@@ -21,15 +21,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from controlplane.core.events import Event, FirstToken
+from controlplane.core.model.events import Event, FirstToken
 from controlplane.emit.emitter import Emitter
 
 
 def start_server(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     """A nats-server on a free port, and its address. One argument: the folder of its store."""
     binary = Path(sysconfig.get_path("scripts")) / "nats-server"
-    told = ("-js", "-sd", *arguments) if len(arguments) == 1 else arguments
-    command = [str(binary), "-a", "127.0.0.1", "-p", "-1", *told]
+    options = ("-js", "-sd", *arguments) if len(arguments) == 1 else arguments
+    command = [str(binary), "-a", "127.0.0.1", "-p", "-1", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     url = ""

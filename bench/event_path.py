@@ -1,13 +1,13 @@
 """The event path against raw nats-py, in one run on one machine.
 
-    .venv/bin/python bench/event_path.py [--sync-interval 1s,always]
+    .venv/bin/python bench/event_path.py [--sync-interval always]
 
 (a) raw: one 160-byte message for each event, received by a plain callback subscription.
 (b) penstock: batches of 256 mixed events, received, decoded into records and applied to a ledger.
 (c) as (b), through a JetStream stream and an ordered consumer, whose store is synced so often.
 (d) as (c), where the stream acknowledges each batch, and the publisher waits for that with sixteen at a time.
 
-Of several intervals each has a server of its own. A separate process publishes each time. The rate runs from the
+A separate process publishes each time. The rate runs from the
 first message received to the last. Runs are interleaved and the best of each is printed with all of them.
 """
 
@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import uvloop
 from emit_cost import start_with_store
 
-from controlplane.core import events as core
-from controlplane.core.events import Event
+from controlplane.core.ledger import Ledger
+from controlplane.core.model import events as core
+from controlplane.core.model.events import Event
+from controlplane.transport.delivery import delivered
 from controlplane.wire.codec import decode_events, encode_events
-from controlplane.wire.delivery import delivered
 
 NODE = "bench"
 BATCH = 256
@@ -106,15 +108,7 @@ def publish(url: str, subject: str, messages: Sequence[bytes], repeat: int, ackn
         await delivered(client)
         await client.close()
 
-    run_with_uvloop(work())
-
-
-def run_with_uvloop(work: Any) -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
+    uvloop.run(work())
 
 
 async def receive(
@@ -161,67 +155,23 @@ def one_run(
     go = context.Event()
     process = context.Process(target=publish, args=(url, subject, messages, repeat, acknowledged, go))
     process.start()
-    rate: float = run_with_uvloop(receive(url, subject, handle, count, stream, go))
+    rate: float = uvloop.run(receive(url, subject, handle, count, stream, go))
     process.join()
     return rate
 
 
-def applying() -> tuple[Callable[[bytes], int], str]:
-    """A handler that decodes and applies to a new ledger, and what it does in words."""
-    try:
-        from controlplane.core.ledger import Ledger
-
-        apply: Callable[[Event, int], object] = Ledger().apply
-    except (ImportError, TypeError):
-        return decode_only(), "decoded only: no ledger"
-    now = time.monotonic_ns
+def applying() -> Callable[[bytes], int]:
+    """A handler that decodes and applies to a new ledger."""
+    ledger = Ledger()
 
     def handle(data: bytes) -> int:
         batch = decode_events(data)
-        now_ns = now()
+        now_ns = time.monotonic_ns()
         for event in batch.events:
-            apply(event, now_ns)
-        return batch.last_sequence - batch.first_sequence + 1
-
-    return handle, "decoded and applied"
-
-
-def decode_only() -> Callable[[bytes], int]:
-    """A handler that only decodes."""
-
-    def handle(data: bytes) -> int:
-        batch = decode_events(data)
+            ledger.apply(event, now_ns)
         return batch.last_sequence - batch.first_sequence + 1
 
     return handle
-
-
-def seconds_an_event(work: Callable[[], object], count: int) -> float:
-    """The best of five."""
-    best = float("inf")
-    for _ in range(5):
-        began_s = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began_s)
-    return best / count
-
-
-def alone(batches: Sequence[bytes], count: int) -> dict[str, float]:
-    """Microseconds an event without a bus: decode, decode and apply, and what plain construction would cost."""
-    handle = decode_only()
-    figures = {"decode_us": seconds_an_event(lambda: [handle(data) for data in batches], count) * 1e6}
-
-    def apply_all() -> None:
-        apply, _ = applying()
-        for data in batches:
-            apply(data)
-
-    figures["decode_apply_us"] = seconds_an_event(apply_all, count) * 1e6
-    ids: dict[str, Any] = {"publisher": "p", "sequence": 1, "at_ns": 1, "program_id": "p", "turn_id": "t"}
-    figures["frozen_turn_ended_us"] = (
-        seconds_an_event(lambda: [core.TurnEnded(**ids, tool="bash") for _ in range(10_000)], 10_000) * 1e6
-    )
-    return {name: round(value, 2) for name, value in figures.items()}
 
 
 async def make_stream(url: str, name: str, subject: str) -> None:
@@ -243,26 +193,20 @@ def server(sync_interval: str) -> Iterator[str]:
             process.wait()
 
 
-def measure(events: int, rounds: int, intervals: Sequence[str]) -> dict[str, Any]:
-    """All of them, interleaved; what goes through JetStream once for each interval at which its store is synced."""
+def measure(events: int, rounds: int, interval: str) -> dict[str, Any]:
+    """Run all of them, interleaved."""
     count = events // BATCH * BATCH
     batches, raw = encoded(count), [b"x" * RAW_BYTES] * 1000
     rates: dict[str, list[float]] = defaultdict(list)
-    _, what = applying()
-    with contextlib.ExitStack() as stack:
-        urls = {interval: stack.enter_context(server(interval)) for interval in intervals}
-        plain = urls[intervals[0]]
+    with server(interval) as url:
         for n in range(rounds):
-            rates["raw"].append(one_run(plain, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
-            rates["penstock"].append(one_run(plain, f"ours.{n}", batches, 1, applying()[0], count))
-            for interval, url in urls.items():
-                for how in ("jetstream", "acknowledged"):
-                    subject = f"{how}.{n}"
-                    asyncio.run(make_stream(url, subject.replace(".", "-"), subject))
-                    waits = how == "acknowledged"
-                    rates[f"{how} {interval}"].append(
-                        one_run(url, subject, batches, 1, applying()[0], count, stream=True, acknowledged=waits)
-                    )
+            rates["raw"].append(one_run(url, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
+            rates["penstock"].append(one_run(url, f"ours.{n}", batches, 1, applying(), count))
+            for how in ("jetstream", "acknowledged"):
+                subject, waits = f"{how}.{n}", how == "acknowledged"
+                asyncio.run(make_stream(url, subject.replace(".", "-"), subject))
+                rate = one_run(url, subject, batches, 1, applying(), count, stream=True, acknowledged=waits)
+                rates[how].append(rate)
     best = {name: max(values) for name, values in rates.items()}
     return {
         "about": {
@@ -273,12 +217,10 @@ def measure(events: int, rounds: int, intervals: Sequence[str]) -> dict[str, Any
             "cpus": os.cpu_count(),
         },
         "events": count,
-        "penstock is": what,
         "bytes_an_event": round(sum(map(len, batches)) / count, 1),
         "rates_per_s": {name: [round(value) for value in values] for name, values in rates.items()},
         "best_per_s": {name: round(value) for name, value in best.items()},
         "ratio_to_raw": {name: round(value / best["raw"], 2) for name, value in best.items()},
-        "alone": alone(batches, count),
     }
 
 
@@ -289,26 +231,21 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=200_000, help="events a run (default 200000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default 3)")
-    parser.add_argument(
-        "--sync-interval",
-        default="1s",
-        help="of the store to the disk, or always; several, separated by commas, beside each other (default 1s)",
-    )
+    parser.add_argument("--sync-interval", default="1s", help="of the store to the disk, or always (default 1s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.events < 1000 or options.rounds < 1:
         parser.error("expected --events >= 1000 and --rounds >= 1")
-    result = measure(options.events, options.rounds, options.sync_interval.split(","))
+    result = measure(options.events, options.rounds, options.sync_interval)
     if options.json:
         print(json.dumps(result, indent=2))
         return
     print("  ".join(f"{name} {value}" for name, value in result["about"].items()))
-    print(f"{result['events']} events a run, {result['bytes_an_event']} bytes each; {result['penstock is']}")
+    print(f"{result['events']} events a run, {result['bytes_an_event']} bytes each")
     print(f"{'events/s':>22}{'best':>12}{'of raw':>8}   all")
     for name, best in result["best_per_s"].items():
         every = "  ".join(f"{rate:,}" for rate in result["rates_per_s"][name])
         print(f"{name:>22}{best:>12,}{result['ratio_to_raw'][name]:>8}   {every}")
-    print("alone, us an event: " + ", ".join(f"{name} {value}" for name, value in result["alone"].items()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a turn through Envoy and a whole fleet costs, beside Envoy alone and the engine; what held turns take.
+"""What a turn through Envoy and a whole fleet costs, beside Envoy alone and the engine.
 
-    .venv/bin/python bench/fleet_cost.py [--turns N] [--seconds S] [--held N] [--json]
+    .venv/bin/python bench/fleet_cost.py [--turns N] [--seconds S] [--json]
 
 direct: the client asks an engine double.
 envoy: through an Envoy with a listener, a router and nothing else.
@@ -10,17 +10,17 @@ fleet: through an Envoy as `penstock fleet envoy-config` has it and `penstock fl
 First the time to the first token, one turn at a time, the three ways in turn, each turn of a program that runs
 already, and the fleet's way with programs that are new. Then turns a second with 16 connections, the CPU time of
 each part for a turn, what a turn adds to the fleet's stream and to those of the nodes, and what they grow without
-turns. All of it shares the cores of this machine with the client and the double. Then one program runs, the window
-is one, and so many turns of other programs with bodies of 100 kB wait: what that adds to the memory of each part.
+turns. All of it shares the cores of this machine with the client and the double.
 """
 
 import argparse
 import asyncio
 import json
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 import aiohttp
 import nats
 import psutil
-from fleet_ways.envoys import bare_envoy
-from fleet_ways.timings import first_tokens
 
 from controlplane import eventloop
+from controlplane.daemon.process.ports import free_ports
 from controlplane.fleet.envoy import binary
 from controlplane.lab.fleet.processes import Kind, Process
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
-from controlplane.shell.ports import free_ports
-from controlplane.wire.nats_options import nats_options
-from controlplane.wire.subjects import stream_name
+from controlplane.transport.nats_options import nats_options
+from controlplane.transport.subjects import stream_name
 
 _IDLE_S = 5
-_ARRIVE_S = 0.02
 CHAT = "/v1/chat/completions"
 WAYS = ("direct", "envoy", "fleet")
 NEW = "fleet, new"  # each turn of a program that nobody knew
@@ -49,8 +46,6 @@ SIZES = (2_000, 100_000)
 CONNECTIONS = 16
 PROGRAMS = 4
 OPEN = '[admission]\npolicy = "fixed"\nwindow = 4096\n'
-ONE = '[admission]\npolicy = "fixed"\nwindow = 1\n'
-LONG = 60_000  # tokens of the turn that keeps the only slot
 
 
 class Client:
@@ -59,10 +54,10 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession, urls: dict[str, str]) -> None:
         self._session, self._urls = session, urls
 
-    async def turn(self, way: str, program: str, size: int, tokens: int = 1) -> float:
+    async def turn(self, way: str, program: str, size: int) -> float:
         """One turn; seconds to its first token."""
         body = {"model": "m", "messages": [{"role": "user", "content": "x" * size}], "program_id": program}
-        body |= {"max_tokens": tokens, "stream": True}
+        body |= {"max_tokens": 1, "stream": True}
         data = json.dumps(body).encode()
         headers = {"content-type": "application/json"}
         began = time.perf_counter()
@@ -82,14 +77,22 @@ async def one_at_a_time(client: Client, turns: int) -> list[dict[str, Any]]:
             first_s = await client.turn(way, program, size)
             if number >= PROGRAMS:  # each program was let in by then
                 times.append(1000 * first_s)
-    return first_tokens(taken)
+    return [
+        {"way": way, "bytes": size, "n": len(times), "ttft_p50_ms": at(times, 50), "ttft_p99_ms": at(times, 99)}
+        for (way, size), times in taken.items()
+    ]
+
+
+def at(times: Sequence[float], percent: int) -> float:
+    """Find the percentile."""
+    return round(statistics.quantiles(times, n=100, method="inclusive")[percent - 1], 2)
 
 
 async def under_load(client: Client, way: str, seconds: float, site: Site) -> dict[str, Any]:
     done, began = 0, time.perf_counter()
     parts = {kind: site.of(kind) for kind in (Kind.ENVOY, Kind.DAEMON, Kind.NATS)}
-    before = {kind: _sum(processes, _cpu_s) for kind, processes in parts.items()}
-    kept = await _streams(site)
+    before = {kind: _cpu_s(processes) for kind, processes in parts.items()}
+    base = await _streams(site)
 
     async def work(number: int) -> None:
         nonlocal done
@@ -101,10 +104,10 @@ async def under_load(client: Client, way: str, seconds: float, site: Site) -> di
     row: dict[str, Any] = {"way": way, "turns_s": round(done / (time.perf_counter() - began))}
     if way == "fleet":
         for kind, processes in parts.items():
-            row[f"{kind}_cpu_us"] = round(1e6 * (_sum(processes, _cpu_s) - before[kind]) / done)
+            row[f"{kind}_cpu_us"] = round(1e6 * (_cpu_s(processes) - before[kind]) / done)
         await asyncio.sleep(1)  # what is in batches yet
         now = await _streams(site)
-        row["stream_bytes_a_turn"] = {name: round((now[name] - kept[name]) / done) for name in now}
+        row["stream_bytes_a_turn"] = {name: round((now[name] - base[name]) / done) for name in now}
         await asyncio.sleep(_IDLE_S)
         later = await _streams(site)
         row["stream_bytes_a_second_idle"] = {name: round((later[name] - now[name]) / _IDLE_S) for name in now}
@@ -124,17 +127,9 @@ async def _streams(site: Site) -> dict[str, int]:
         await client.close()
 
 
-def _sum(processes: Iterable[Process], of: Callable[[psutil.Process], float]) -> float:
-    return sum(of(psutil.Process(process.pid)) for process in processes)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _mib(process: psutil.Process) -> float:
-    return float(process.memory_info().rss) / (1 << 20)
+def _cpu_s(processes: Iterable[Process]) -> float:
+    times = [psutil.Process(process.pid).cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
 
 
 async def measure_cost(site: Site, bare: str, turns: int, seconds: float) -> dict[str, Any]:
@@ -147,33 +142,29 @@ async def measure_cost(site: Site, bare: str, turns: int, seconds: float) -> dic
         return {"ttft": ttft, "load": load}
 
 
-async def measure_held(site: Site, count: int) -> dict[str, Any]:
-    parts = {
-        "Envoy": site.of(Kind.ENVOY)[:1],
-        "leading daemon": [daemon for daemon in [site.leader()] if daemon is not None],
-        "standby daemon": [daemon for daemon in site.of(Kind.DAEMON) if daemon is not site.leader()],
-        "nats-servers": site.of(Kind.NATS),
+def bare_envoy(port: int, engine: int) -> dict[str, Any]:
+    """Configure an Envoy that does nothing but carry."""
+
+    def at(port: int) -> dict[str, Any]:
+        return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+    types = "type.googleapis.com/envoy.extensions.filters"
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "engine", "timeout": "0s"}}
+    manager = {
+        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bare",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [{"name": "router", "typed_config": {"@type": f"{types}.http.router.v3.Router"}}],
     }
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        client = Client(session, {"fleet": site.urls[0]})
-        turns = [asyncio.ensure_future(client.turn("fleet", "first", SIZES[0], LONG))]
-        await asyncio.sleep(3)
-        before = {name: _sum(processes, _mib) for name, processes in parts.items()}
-        for number in range(count):
-            turns.append(asyncio.ensure_future(client.turn("fleet", f"held-{number}", 100_000)))
-            await asyncio.sleep(_ARRIVE_S)
-        seen, still = -1.0, 0
-        while still < 4:  # until all of them have come, by the memory's standing still
-            await asyncio.sleep(1)
-            now = sum(_sum(processes, _mib) for processes in parts.values())
-            still, seen = (still + 1 if abs(now - seen) < 2 else 0), now
-        added = {name: round(_sum(processes, _mib) - before[name]) for name, processes in parts.items()}
-        ended = sum(turn.done() for turn in turns)
-        for turn in turns:
-            turn.cancel()
-        await asyncio.gather(*turns, return_exceptions=True)
-        around = site.ways()["around"]
-        return {"held": count, "bytes": 100_000, "ended": ended, "around": around, "added_mib": added}
+    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+    hosts = [{"lb_endpoints": [{"endpoint": {"address": at(engine)}}]}]
+    cluster = {
+        "name": "engine",
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": "engine", "endpoints": hosts},
+    }
+    listener = {"name": "bare", "address": at(port), "filter_chains": [chain]}
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -196,9 +187,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             found = eventloop.run(measure_cost, site, f"http://{bare.address}", arguments.turns, arguments.seconds)
         finally:
             bare.kill()
-    if arguments.held:
-        with running_site(SiteOptions(time_scale=1, more=ONE, pool_tokens=200_000)) as site:
-            found["memory"] = eventloop.run(measure_held, site, arguments.held)
     return found
 
 
@@ -206,7 +194,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=200, help="turns of each size and way, one at a time")
     parser.add_argument("--seconds", type=float, default=4.0, help="under load, for each way")
-    parser.add_argument("--held", type=int, default=1000, help="turns held at once; 0: none")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = run(arguments)
@@ -227,10 +214,6 @@ def main() -> None:
         if "stream_bytes_a_turn" in row:
             print(f"bytes that a turn adds to streams: {row['stream_bytes_a_turn']}")
             print(f"bytes a second without turns: {row['stream_bytes_a_second_idle']} (three nodes)")
-    if memory := found.get("memory"):
-        told = ", ".join(f"{name} +{mib} MiB" for name, mib in memory["added_mib"].items())
-        passed = f"{memory['ended']} ended, {memory['around']} went around the daemons"
-        print(f"{memory['held']} held turns of 100 kB ({passed}): {told}")
 
 
 if __name__ == "__main__":

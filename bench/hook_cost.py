@@ -4,9 +4,6 @@
 
 The hooks run against doubles of the scheduler and its requests, with a real emitter whose bus is down, so that only
 their own time is measured. The yardstick is one decode step of the measured hardware profile at the same batch.
-
-Also: how long the scheduler looks, before one context is demoted, for what it shares with all the others that the
-plugin remembers at most.
 """
 
 import argparse
@@ -22,15 +19,11 @@ from engine_hooks.engine.settings import Settings
 from engine_hooks.engine.view import PoolTokens
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.engine_view import EngineView
-from engine_hooks.sglang.host_tier import shared_tokens
-from engine_hooks.sglang.late_key import LateKey
 from engine_hooks.sglang.scheduler_side import SchedulerSide
 
 PROFILE = "h200-llama31-8b"
 CONTEXT_TOKENS = 8000
 ROUNDS = 2000
-OTHERS = 4095
-SHARED_TOKENS = 2000  # with which all of them begin
 BUDGET_EVENT_US = 20.0
 BUDGET_SHARE = 0.01
 
@@ -73,22 +66,6 @@ def side_over(scheduler: Any) -> SchedulerSide:
     side = SchedulerSide(Settings(nats_url="nats://127.0.0.1:9"))
     side.scheduler_made(None, None, scheduler)
     return side
-
-
-def look_for_shared_us(times: int) -> float:
-    """Mean time in which a context's own part is found among ``OTHERS`` others."""
-    system = array("q", [7]) * SHARED_TOKENS
-
-    def late(number: int) -> LateKey:
-        prompt = system + array("q", [number + 10]) * (CONTEXT_TOKENS - SHARED_TOKENS)
-        return LateKey(prompt=prompt, output=array("q"), page_tokens=1, extra_key=None)
-
-    others = [late(number) for number in range(1, OTHERS + 1)]
-    key: Any = SimpleNamespace(token_ids=late(0).prompt, extra_key=None, cache_salt=None)
-    ends = [SHARED_TOKENS, CONTEXT_TOKENS // 2, CONTEXT_TOKENS]
-    if shared_tokens(key, others, ends) != SHARED_TOKENS:
-        raise SystemExit("what is shared was not found")
-    return mean_us(lambda: shared_tokens(key, others, ends), times)
 
 
 def mean_us(call: Callable[[], object], times: int) -> float:
@@ -138,7 +115,6 @@ def main() -> None:
     if side.guard.failures:
         raise SystemExit(f"hooks failed, so that nothing was measured: {side.guard.failures}")
 
-    look_us = look_for_shared_us(max(1, args.rounds // 100))
     decode_us = load_profile(PROFILE).decode_ps(args.batch, args.batch * CONTEXT_TOKENS) / 1e6
     result = {
         "batch": args.batch,
@@ -147,8 +123,6 @@ def main() -> None:
         "per_event_us": turn_us / 3,
         "decode_step_us": decode_us,
         "share_of_step": step_us / decode_us,
-        "demote_looks_us": look_us,
-        "look_over_step": look_us / decode_us,
         "within_budget": turn_us / 3 <= BUDGET_EVENT_US and step_us / decode_us <= BUDGET_SHARE,
     }
     if args.json:

@@ -39,11 +39,11 @@ def resident_mb() -> float:
 
 def controller() -> Any:
     """``mars`` with an open window: it is memory that is measured, not admission."""
-    import controlplane.shell.compose  # noqa: F401  all that ``penstock up`` loads counts
-    from controlplane.core.admission.fixed import Fixed
-    from controlplane.core.controller import Controller
-    from controlplane.core.events import PoolSampled
-    from controlplane.core.presets import preset
+    import controlplane.daemon.compose  # noqa: F401  all that ``penstock up`` loads counts
+    from controlplane.core.model.events import PoolSampled
+    from controlplane.core.policies.admission.fixed import Fixed
+    from controlplane.core.policies.presets import preset
+    from controlplane.core.scheduling.controller import Controller
 
     made = Controller(replace(preset("mars"), admission=Fixed(window=0)))
     made.receive(PoolSampled(total_blocks=10_000_000, free_blocks=0, block_tokens=16), 0)
@@ -52,29 +52,29 @@ def controller() -> Any:
 
 def ledger() -> Any:
     """The regret ledger of a daemon that leads."""
-    from controlplane.shell.regrets import Regrets
+    from controlplane.daemon.observe.regrets import Regrets
 
     made = Regrets()
     made.lead([], 0)
     return made
 
 
-def live_alone(programs: int, answer: Any) -> None:
+def live_unjudged(programs: int, answer: Any) -> None:
     """As ``live``, and nobody judges."""
     live(programs, answer, judged=False)
 
 
 def live(programs: int, answer: Any, *, judged: bool = True) -> None:
     """In its own process: fill, tick, and take a snapshot."""
-    from controlplane.core import events as ev
+    from controlplane.core.model import events as ev
+    from controlplane.daemon.bus.snapshot import pieces
+    from controlplane.daemon.pipeline import DecisionPipeline
     from controlplane.files import replace_file
-    from controlplane.shell.pump import Pump
-    from controlplane.shell.snapshot import pieces
     from controlplane.wire.codec import encode_events
 
-    pump = Pump(controller())
+    pipeline = DecisionPipeline(controller())
     if judged:
-        pump.recorders.append(ledger())
+        pipeline.recorders.append(ledger())
     empty_mb = resident_mb()
     sequence = 0
     for first in range(0, programs, 100):
@@ -87,12 +87,12 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
                 call: dict[str, Any] = {"program_id": ids["program_id"], "call_id": f"session-{n:08x}/call-1"}
                 events.append(ev.ToolStarted(tool="bash", **call))
         # As bytes, as the bus brings them: each event has its own strings.
-        pump.feed(encode_events("node/engine/bench", sequence + 1, [(0, event) for event in events]), 1)
-        pump.tell()  # as after each round
+        pipeline.feed(encode_events("node/engine/bench", sequence + 1, [(0, event) for event in events]), 1)
+        pipeline.record()  # as after each round
         sequence += len(events)
-    pump.decide(2 * _SECOND_NS)
-    pump.tell()
-    held = len(pump.controller.ledger.programs.by_name)
+    pipeline.decide(2 * _SECOND_NS)
+    pipeline.record()
+    held = len(pipeline.controller.ledger.programs.by_name)
     live_mb = resident_mb()
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
         replace_file(
             path,
             pieces(
-                pump.controller.state,
+                pipeline.controller.state,
                 preset="mars",
                 stream_sequence=1,
                 stream_created="",
@@ -124,7 +124,7 @@ def live(programs: int, answer: Any, *, judged: bool = True) -> None:
 
 def soak(programs: int, answer: Any) -> None:
     """In its own process: programs come and go, in virtual time."""
-    from controlplane.core import events as ev
+    from controlplane.core.model import events as ev
 
     made, judge, now_ns, before_mb, ended = controller(), ledger(), _SECOND_NS, 0.0, 0
 
@@ -209,8 +209,8 @@ def main() -> None:
     if min(options.live, options.soak) < 10 * BATCH:
         parser.error(f"expected --live and --soak >= {10 * BATCH}")
     rows = {"live": in_a_process(live, options.live), "soak": in_a_process(soak, options.soak)}
-    alone_mb = in_a_process(live_alone, options.live)["live_mb"]
-    rows["live"]["ledger_mb"] = round(rows["live"]["live_mb"] - alone_mb, 1)
+    unjudged_mb = in_a_process(live_unjudged, options.live)["live_mb"]
+    rows["live"]["ledger_mb"] = round(rows["live"]["live_mb"] - unjudged_mb, 1)
     result = {
         "about": {"python": platform.python_version(), "platform": platform.platform()},
         **rows,

@@ -14,14 +14,16 @@ import json
 import random
 import statistics
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.retention.ttl import Ttl
+from controlplane.core.policies.presets import PRESETS, Preset
+from controlplane.core.policies.retention.ttl import Ttl
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
@@ -30,8 +32,9 @@ from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import Trace
 
+PAPER = Path(__file__).with_suffix(".toml")
 SMALL, LARGE = "b200", "b200-llama31-70b"
-STATIC_TTL = replace(PRESETS["continuum-static-ttl"], retention=Ttl(learned=False, static_s=2.0))
+STATIC_TTL = replace(PRESETS["continuum"], retention=Ttl(learned=False, static_s=2.0))
 HOST_TOKENS = 390_000  # 128 GB of Llama-3.1-70B's KV
 BLOCK_TOKENS = 16
 NEAR = 0.01  # the paper's own figures repeat to within a percent
@@ -61,11 +64,15 @@ class Study:
     spec: Callable[[str, float, int, int], Experiment]  # series, point, seed, programs
 
 
-def _cells(*rows: tuple[float, ...]) -> tuple[Figures, ...]:
-    """Mean, p95, hit rate in % and what the second tier hit in %."""
-    return tuple(
-        Figures(mean=m, p95=p, hits=h / 100, below=rest[0] / 100 if rest else 0.0) for m, p, h, *rest in rows
-    )
+def _theirs(number: int) -> dict[str, tuple[Figures, ...]]:
+    """Read the paper's table: mean, p95, hit rate in % and what the second tier hit in %."""
+    table = tomllib.loads(PAPER.read_text())[str(number)]
+    return {
+        series: tuple(
+            Figures(mean=m, p95=p, hits=h / 100, below=rest[0] / 100 if rest else 0.0) for m, p, h, *rest in row
+        )
+        for series, row in table.items()
+    }
 
 
 def _workload(seed: int, programs: int) -> Trace:
@@ -140,123 +147,35 @@ STUDIES = {
         title="Table 6: prefix caching, one B200 with Llama-3.1-8B, autellix",
         axis="JPS",
         points=(0.04, 0.06, 0.08, 0.1),
-        theirs={
-            "caching on": _cells(
-                (72.5, 125.5, 96.3), (72.8, 127.3, 96.3), (73.1, 128.5, 96.3), (73.4, 129.2, 96.3)
-            ),
-            "caching off": _cells((89.5, 150.1, 0), (99.7, 173.4, 0), (112.2, 211.5, 0), (125.2, 274.4, 0)),
-        },
+        theirs=_theirs(6),
         spec=_caching,
     ),
     7: Study(
         title="Table 7: KV tiers, one B200 with Llama-3.1-70B, continuum",
         axis="JPS",
         points=(0.04, 0.06, 0.08, 0.1, 0.12),
-        theirs={
-            "HBM only": _cells(
-                (170.5, 392.7, 96.24),
-                (190.9, 436.4, 94.45),
-                (238.9, 471.2, 92.59),
-                (354.2, 633.0, 90.96),
-                (417.8, 777.9, 90.2),
-            ),
-            "HBM + CPU": _cells(
-                (170.4, 392.7, 96.24, 0.02),
-                (178.8, 408.3, 94.6, 1.65),
-                (200.7, 409.8, 92.79, 3.43),
-                (273.0, 479.9, 90.44, 5.73),
-                (300.7, 516.9, 90.1, 6.08),
-            ),
-            "HBM + CXL_32": _cells(
-                (170.8, 393.8, 96.24, 0.11),
-                (179.6, 411.6, 94.81, 1.54),
-                (196.5, 422.1, 92.71, 3.64),
-                (268.2, 496.2, 90.75, 5.6),
-                (306.0, 530.5, 90.39, 5.96),
-            ),
-            "HBM + CXL_64": _cells(
-                (170.5, 392.9, 96.24, 0.11),
-                (177.4, 409.4, 94.63, 1.72),
-                (197.4, 413.6, 92.78, 3.57),
-                (272.8, 476.1, 91.13, 5.22),
-                (303.7, 529.5, 89.92, 6.43),
-            ),
-            "HBM + CXL_128": _cells(
-                (170.3, 392.5, 96.24, 0.11),
-                (176.8, 408.7, 94.64, 1.71),
-                (188.5, 413.5, 92.47, 3.88),
-                (246.3, 442.7, 90.75, 5.61),
-                (293.7, 492.4, 89.57, 6.78),
-            ),
-        },
+        theirs=_theirs(7),
         spec=_tiers,
     ),
     9: Study(
         title="Table 9: routing over two H100 with Llama-3.1-8B, fcfs",
         axis="JPS",
         points=(0.04, 0.06, 0.08, 0.1),
-        theirs={
-            "session": _cells(
-                (88.7, 169.2, 96.26), (89.2, 170.6, 96.26), (89.5, 172.8, 96.26), (89.8, 174.0, 96.26)
-            ),
-            "round_robin": _cells(
-                (88.0, 170.6, 92.65), (88.9, 173.6, 92.71), (89.1, 175.5, 92.68), (89.1, 179.0, 92.67)
-            ),
-            "least_loaded": _cells(
-                (89.1, 170.8, 92.98), (89.5, 173.8, 92.86), (89.7, 175.4, 92.83), (91.5, 177.5, 92.89)
-            ),
-        },
+        theirs=_theirs(9),
         spec=_routing,
     ),
     10: Study(
         title="Table 10: share of turns that repeat the one before, one B200 with Llama-3.1-70B, 0.06 JPS",
         axis="eta",
         points=(0.1, 0.3, 0.5, 0.7, 0.9),
-        theirs={
-            "autellix": _cells(
-                (2264.8, 3783.1, 12.25),
-                (2134.8, 3596.4, 19.18),
-                (1897.1, 3322.7, 27.56),
-                (1449.1, 2928.6, 39.01),
-                (681.5, 1751.4, 68.35),
-            ),
-            "infercept": _cells(
-                (1412.9, 2601.1, 17.61),
-                (1208.0, 2264.5, 31.82),
-                (990.6, 1912.8, 45.45),
-                (762.1, 1516.2, 59.77),
-                (288.3, 538.3, 86.03),
-            ),
-        },
+        theirs=_theirs(10),
         spec=_reuse,
     ),
     11: Study(
         title="Table 11: tool times x k, one B200 with Llama-3.1-70B, 0.06 JPS",
         axis="k",
         points=(0.25, 0.5, 1, 2, 4),
-        theirs={
-            "fcfs": _cells(
-                (139.1, 363.2, 96.26),
-                (150.9, 378.4, 96.23),
-                (260.5, 641.8, 86.0),
-                (298.8, 678.0, 86.79),
-                (592.4, 1201.3, 67.1),
-            ),
-            "infercept": _cells(
-                (139.2, 363.2, 96.26),
-                (151.1, 378.5, 96.23),
-                (223.8, 456.5, 93.01),
-                (300.1, 534.4, 89.77),
-                (608.2, 1116.5, 74.33),
-            ),
-            "continuum, 2 s": _cells(
-                (139.2, 363.2, 96.26),
-                (151.2, 378.7, 96.22),
-                (190.9, 436.4, 94.45),
-                (282.7, 505.6, 91.99),
-                (468.3, 836.0, 83.24),
-            ),
-        },
+        theirs=_theirs(11),
         spec=_latency,
     ),
 }
@@ -311,7 +230,7 @@ def direction(row: Sequence[Figures]) -> str:
 def agreement(study: Study, ours: Mapping[str, Sequence[Figures]]) -> list[str]:
     """In words: pairs that the paper orders and we order alike, and rows that go the same way."""
     alike = against = 0
-    told = []
+    reversed_pairs = []
     for point, theirs, mine in zip(
         study.points, orders(study.theirs, len(study.points)), orders(ours, len(study.points)), strict=True
     ):
@@ -320,23 +239,25 @@ def agreement(study: Study, ours: Mapping[str, Sequence[Figures]]) -> list[str]:
                 alike += 1
             elif pair[::-1] in mine:
                 against += 1
-                told.append(f"  at {study.axis} {point:g}: {pair[0]} is faster than {pair[1]} there, slower here")
+                reversed_pairs.append(
+                    f"  at {study.axis} {point:g}: {pair[0]} is faster than {pair[1]} there, slower here"
+                )
     total = sum(map(len, orders(study.theirs, len(study.points))))
     lines = [
         f"  order: {alike} of the paper's {total} pairs alike, {against} the other way round, the others within 1%"
     ]
-    lines += told
+    lines += reversed_pairs
     for series, row in study.theirs.items():
         there, here = direction(row), direction(ours[series])
         lines.append(f"  mean JCT along {study.axis}, {series}: {there} there, {here} here")
     first, *others = study.theirs
     for series in others:
-        there, here = (_beside(rows[series], rows[first]) for rows in (study.theirs, ours))
+        there, here = (_differences(rows[series], rows[first]) for rows in (study.theirs, ours))
         lines.append(f"  {series} beside {first}: {there} there, {here} here")
     return lines
 
 
-def _beside(row: Sequence[Figures], first: Sequence[Figures]) -> str:
+def _differences(row: Sequence[Figures], first: Sequence[Figures]) -> str:
     """In words: how many points of hit rate a row wins over the first one, least and most, and seconds of p95."""
     points = [100 * (a.hits + a.below - b.hits - b.below) for a, b in zip(row, first, strict=True)]
     seconds = [a.p95 - b.p95 for a, b in zip(row, first, strict=True)]
@@ -374,19 +295,19 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    said = {}
+    results = {}
     with ProcessPoolExecutor(options.jobs) as workers:
         for number in (int(table) for table in options.tables.split(",")):
             study = STUDIES[number]
             ours = measure(number, seeds, options.programs, workers)
-            said[number] = {
+            results[number] = {
                 "ours": {series: [asdict(cell) for cell in row] for series, row in ours.items()},
                 "agreement": agreement(study, ours),
             }
             if not options.json:
                 show(study, ours)
     if options.json:
-        print(json.dumps({"seeds": seeds, "programs": options.programs, "tables": said}))
+        print(json.dumps({"seeds": seeds, "programs": options.programs, "tables": results}))
     return 0
 
 

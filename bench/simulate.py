@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 
-from controlplane.core.presets import PRESETS
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.kernel import Kernel
 from controlplane.lab.sim.profile import list_profiles
@@ -33,7 +33,7 @@ def kernel_actions_per_s(actions: int = 300_000, pending: int = 64) -> float:
     for i in range(pending):
         kernel.schedule(i, 0, again, 1_000 + i)
     started = time.process_time()
-    kernel.run_until()
+    kernel.run()
     return kernel.executed / (time.process_time() - started)
 
 

@@ -1,4 +1,4 @@
-"""Hooks that cannot hurt: an exception inside a hook would end SGLang's scheduler process, or an agent's run.
+"""Hooks that cannot hurt: an exception inside a hook would end an engine's scheduler process, or an agent's run.
 
 Each hook is made of a part before and a part after the host's own call. What either raises is counted and logged
 once; after too many failures the hook does nothing any more and the host runs as if it were not there.
@@ -33,13 +33,13 @@ class Guard:
         self.failures: dict[str, int] = {}
         self.times: dict[str, HookTime] = {}  # empty unless somebody measures
 
-    def given_up(self, name: str) -> bool:
+    def is_disabled(self, name: str) -> bool:
         """Whether the hook failed too often and does nothing any more."""
         return self.failures.get(name, 0) >= _MOST_FAILURES
 
     def run(self, name: str, part: Callable[..., Any], *args: Any) -> Any:
         """The part's result; None if it failed or has been given up."""
-        if self.given_up(name):
+        if self.is_disabled(name):
             return None
         try:
             return part(*args)
@@ -58,24 +58,24 @@ class Guard:
         before: Callable[..., Any] | None = None,
         after: Callable[..., Any] | None = None,
     ) -> Callable[..., Any]:
-        """An AROUND hook: ``before(*args)`` and ``after(result, kept, *args)``, where ``kept`` is what before gave.
+        """An AROUND hook: ``before(*args)``, then ``after(result, saved, *args)``; ``saved`` is what before gave.
 
         Whatever they do, the host's function runs exactly once and its result is returned unchanged.
         """
 
         @functools.wraps(after or before or Guard.around)
         def hook(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            kept = self.run(name, before, *args) if before is not None else None
+            saved = self.run(name, before, *args) if before is not None else None
             result = original(*args, **kwargs)
             if after is not None:
-                self.run(name, after, result, kept, *args)
+                self.run(name, after, result, saved, *args)
             return result
 
         return hook
 
 
 class TimedGuard(Guard):
-    """Measures the parts of each hook, too: for benchmarks, since it costs a microsecond a call."""
+    """Measures the parts of each hook, too, which costs a microsecond a call."""
 
     def run(self, name: str, part: Callable[..., Any], *args: Any) -> Any:
         began_ns, cpu_began_ns = time.perf_counter_ns(), time.thread_time_ns()
@@ -89,8 +89,3 @@ class TimedGuard(Guard):
         spent.cpu_ns += cpu_ns
         spent.longest_ns = max(spent.longest_ns, took_ns)
         return result
-
-
-def make_guard(*, timed: bool) -> Guard:
-    """A guard; one that measures costs the others nothing."""
-    return TimedGuard() if timed else Guard()

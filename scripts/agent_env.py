@@ -15,7 +15,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from environments import Problem, base_python, cache, lock, read, run, say, step
+from environments import Problem, base_python, cache, lock, note, read, run, step
 
 ROOT = Path(__file__).resolve().parents[1]
 SETS = {"openhands": "openhands.sdk, openhands.tools, minisweagent", "others": "agents, langgraph, mcp"}
@@ -58,7 +58,7 @@ def make(name: str) -> None:
                 f"{place.parent} has {free >> 20} MiB free, and the environment needs {NEEDED_BYTES >> 20}"
             )
         began = time.monotonic()
-        say(f"agent frameworks ({name}): making {place}")
+        note(f"agent frameworks ({name}): making {place}")
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         python = str(place / "bin" / "python")
@@ -70,7 +70,7 @@ def make(name: str) -> None:
         os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
         step("a first import", lambda: run([python, "-c", f"import {SETS[name]}"], place))
         (place / STAMP).write_text(digest(name))
-        say(f"ready after {time.monotonic() - began:.0f} s")
+        note(f"ready after {time.monotonic() - began:.0f} s")
 
 
 def main() -> int:
@@ -83,12 +83,12 @@ def main() -> int:
         parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(SETS)}")
     for name in arguments.sets:
         if arguments.check and not is_complete(name):
-            say(f"{path(name)} is not there or not up to date")
+            note(f"{path(name)} is not there or not up to date")
             return 1
         try:
             make(name)
         except (Problem, OSError) as problem:
-            say(f"agent-env: {problem}")
+            note(f"agent-env: {problem}")
             return 1
         sys.stdout.write(f"{path(name)}\n")
     return 0

@@ -16,7 +16,7 @@ from ab.engine import find_environment
 from ab.kinds import CPU, KINDS, SGLANG
 from ab.model import write_model
 
-from controlplane.wire.endpoint import default_state_dir
+from controlplane.transport.endpoint import default_state_dir
 
 # Many CPUs have no instructions for the model's bfloat16, and SGLang takes much longer with it there.
 SGLANG_ARGUMENTS = ("--context-length", "16384", "--chunked-prefill-size", "1024", "--dtype", "float32")

@@ -13,29 +13,33 @@ torch is taken where one is on offer, and saves several GB.
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments import Problem, base_python, cache, lock, read, run, say, step
+from environments import Problem, base_python, cache, lock, note, read, run, step
 
-ENGINE = "0.5.21"
-VLLM = "vllm-0.32.0"
-LAYERS = {"0.5.17": ENGINE, "0.5.23": ENGINE, "vllm-0.28.0": VLLM}  # and what each lies on
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests" / "engine"
+sys.path.insert(0, str(FOLDER))
+
+from engine_kinds import KINDS, SGLANG, EngineKind, kind_of, versions_of  # noqa: E402  a script has no path to it
+
+DEFAULT = KINDS[SGLANG].whole
 STANDIN = FOLDER / "cpu_standin"
 PYTHON_VERSION = (3, 11)
 NEEDED_BYTES = 4 << 30
 NEEDED_BY_LAYER_BYTES = 1 << 30
 
 STAMP = "penstock-engine-env"  # the digest, once the environment is complete; empty while it is being made
-PROJECT_STAMP = "penstock-project"  # which pyproject.toml Penstock was installed with
+PROJECT_STAMP = "penstock-installed"  # what pyproject.toml said of Penstock when it was installed
 BORROW_FILE = "penstock_borrows.pth"
 
 
@@ -46,22 +50,22 @@ class Environment:
     version: str
 
     @property
+    def kind(self) -> EngineKind:
+        return kind_of(self.version)
+
+    @property
     def whole(self) -> "Environment":
         """The one that stands on its own: this one, or the one that it borrows from."""
-        return Environment(LAYERS[self.version]) if self.is_layer else self
+        return Environment(self.kind.whole)
 
     @property
     def is_layer(self) -> bool:
-        return self.version in LAYERS
-
-    @property
-    def is_vllm(self) -> bool:
-        return self.version.startswith("vllm-")
+        return self.version != self.kind.whole
 
     @property
     def engine(self) -> str:
         """The engine and its version, for people."""
-        return f"vLLM {self.version.removeprefix('vllm-')}" if self.is_vllm else f"SGLang {self.version}"
+        return f"{self.kind.title} {self.kind.number(self.version)}"
 
     @property
     def requirements(self) -> Path:
@@ -81,7 +85,7 @@ class Environment:
             sources = [self.without_dependencies]
         else:
             standin = sorted(path for path in STANDIN.rglob("*") if path.suffix in (".py", ".toml"))
-            standin = [] if self.is_vllm else standin
+            standin = standin if self.kind.standin else []
             sources = [self.requirements, self.without_dependencies, *standin]
         for path in sources:
             digest.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -92,7 +96,7 @@ class Environment:
         """Where it is, or would be made."""
         if chosen := os.environ.get("PENSTOCK_ENGINE_ENV"):
             path = Path(chosen).expanduser().absolute()
-            return path if self.version == ENGINE else path.with_name(f"{path.name}-{self.version}")
+            return path if self.version == DEFAULT else path.with_name(f"{path.name}-{self.version}")
         return cache() / f"engine-{self.version}-{self.digest}"
 
     @property
@@ -137,7 +141,7 @@ def _make_anew(environment: Environment) -> None:
         raise Problem(f"{path.parent} has {free >> 20} MiB free, and the environment needs {needed >> 20}")
     python = base_python(PYTHON_VERSION, environment.whole.engine)
     began = time.monotonic()
-    say(f"{environment.engine} for CPU: making {path}")
+    note(f"{environment.engine} for CPU: making {path}")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     (path / STAMP).touch()
@@ -145,12 +149,10 @@ def _make_anew(environment: Environment) -> None:
         _fill_layer(environment, python)
     else:
         _fill_whole(environment, python)
-    core = "vllm.v1.core.sched.scheduler, vllm.v1.engine.core"
-    modules = core if environment.is_vllm else "sgl_kernel, sglang.launch_server"
-    look = [environment.python, "-W", "ignore", "-c", f"import {modules}"]
+    look = [environment.python, "-W", "ignore", "-c", f"import {environment.kind.look}"]
     step("a first import", lambda: run(look, path))
     (path / STAMP).write_text(environment.digest)
-    say(f"ready after {time.monotonic() - began:.0f} s")
+    note(f"ready after {time.monotonic() - began:.0f} s")
 
 
 def _fill_whole(environment: Environment, python: str) -> None:
@@ -161,7 +163,7 @@ def _fill_whole(environment: Environment, python: str) -> None:
         "torch, transformers and others", lambda: _pip(environment, "--requirement", str(environment.requirements))
     )
     step("the engine", lambda: _pip(environment, *wheels, *listed))
-    if environment.is_vllm:
+    if not environment.kind.standin:
         return
     step("torchvision for this torch", lambda: _fit_torchvision(environment))
     step("the stand-in for sgl_kernel", lambda: _install_standin(environment))
@@ -203,14 +205,15 @@ def _install_penstock(environment: Environment) -> None:
     whole = environment.whole
     listed = (whole.requirements, whole.without_dependencies)
     pins = [argument for path in listed for argument in ("--constraint", str(path))]
-    extra = "vllm" if whole.is_vllm else "sglang"
-    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[{extra}]")
+    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[{whole.kind.name}]")
     (whole.path / PROJECT_STAMP).write_text(_project_digest())
 
 
 def _project_digest() -> str:
-    """Of what is installed with Penstock: its entry point and what it needs. Its code is each checkout's own."""
-    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    """Of what is installed with Penstock: its entry points and what it needs. Its code is each checkout's own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = {name: project[name] for name in ("build-system", "project")}
+    return hashlib.sha256(json.dumps(installed, sort_keys=True).encode()).hexdigest()
 
 
 def _pip(environment: Environment, *arguments: str) -> None:
@@ -221,25 +224,25 @@ def _pip(environment: Environment, *arguments: str) -> None:
 
 
 def main() -> int:
-    """Make the environment and print its path."""
+    """Make environments and print their paths."""
+    known = [name for kind in KINDS.values() for name in (kind.name, *kind.versions)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--version", choices=(ENGINE, VLLM, *LAYERS), default=ENGINE, help="SGLang's; default: %(default)s"
-    )
-    parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if it is not up to date")
+    told = "an engine, for all its versions that are tested, or one of them; default: %(default)s"
+    parser.add_argument("--version", nargs="+", choices=known, default=[DEFAULT], help=told)
+    parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if one is not up to date")
     arguments = parser.parse_args()
-    environment = Environment(arguments.version)
-    if arguments.check:
-        if not environment.is_complete() or not environment.holds_penstock():
-            say(f"{environment.path} is not there or not up to date")
-            return 1
-    else:
-        try:
-            make(environment)
-        except (Problem, OSError) as problem:
-            say(f"engine-env: {problem}")
-            return 1
-    sys.stdout.write(f"{environment.path}\n")
+    for environment in map(Environment, versions_of(" ".join(arguments.version))):
+        if arguments.check:
+            if not environment.is_complete() or not environment.holds_penstock():
+                note(f"{environment.path} is not there or not up to date")
+                return 1
+        else:
+            try:
+                make(environment)
+            except (Problem, OSError) as problem:
+                note(f"engine-env: {problem}")
+                return 1
+        sys.stdout.write(f"{environment.path}\n")
     return 0
 
 

@@ -15,16 +15,16 @@ class Problem(Exception):
     """The environment cannot be made; the text says why, and what would help."""
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def step(what: str, action: Callable[[], None]) -> None:
-    say(f"  {what} ...")
+    note(f"  {what} ...")
     began = time.monotonic()
     action()
-    say(f"  {what}: {time.monotonic() - began:.0f} s")
+    note(f"  {what}: {time.monotonic() - began:.0f} s")
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def lock(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting: another call is making {path}")
+            note(f"waiting: another call is making {path}")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -48,8 +48,8 @@ def run(command: Sequence[str], path: Path) -> None:
         began = file.tell()
         done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=path)
     if done.returncode != 0:
-        said = log.read_text()[began:].splitlines()
-        last = "\n".join(f"  {line}" for line in said[-20:])
+        output = log.read_text()[began:].splitlines()
+        last = "\n".join(f"  {line}" for line in output[-20:])
         raise Problem(f"this failed ({done.returncode}): {' '.join(command)}\n{last}\nAll of it: {log}")
 
 

@@ -40,7 +40,7 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
-def said(text: str) -> None:
+def note(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
@@ -54,12 +54,12 @@ class Machine:
     def make(self) -> None:
         """Install Debian, once, and this checkout as docs/how-to/deploy.md says."""
         if not (self.folder / "etc").exists():
-            said("installing Debian")
+            note("installing Debian")
             run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", self.folder)
             (self.folder / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
             for user in ("penstock", "nats"):
                 run("chroot", self.folder, "useradd", "--system", user)
-        said("installing penstock")
+        note("installing penstock")
         with tempfile.TemporaryDirectory() as wheels:
             run(sys.executable, "-m", "pip", "wheel", "-q", f"{ROOT}[daemon,nkeys]", "-w", wheels)
             shutil.copytree(wheels, self.folder / "wheels", dirs_exist_ok=True)
@@ -133,9 +133,9 @@ def is_another(machine: Machine, process: str) -> bool:
 
 def embedded_bus(machine: Machine) -> None:
     """A daemon with a bus of its own: started, reloaded, refused, killed, hung, stopped."""
-    said("start: " + machine.ask("systemctl", "start", UNIT))
+    note("start: " + machine.ask("systemctl", "start", UNIT))
     wait(lambda: "programs active" in machine.property("StatusText"), "status")
-    said(machine.penstock("doctor"))
+    note(machine.penstock("doctor"))
     config = machine.folder / "etc" / "penstock" / "gpu7.toml"
     config.write_text(config.read_text().replace('#preset = "penstock"', 'preset = "continuum"'))
     machine.ask("systemctl", "reload", UNIT)
@@ -144,7 +144,7 @@ def embedded_bus(machine: Machine) -> None:
     config.write_text("nonsense = 1\n" + good)
     wait(lambda: "nonsense" in machine.penstock("status", "--json"), "refusal")
     config.write_text(good)
-    said("reloaded, and refused what is wrong")
+    note("reloaded, and refused what is wrong")
     for how, patience_s in (("KILL", 20.0), ("STOP", 50.0)):
         before = machine.property("MainPID")
         bus = machine.ask("pgrep", "nats-server")
@@ -153,7 +153,7 @@ def embedded_bus(machine: Machine) -> None:
         wait(lambda: machine.property("ActiveState") == "active", "daemon")
         if machine.ask("pgrep", "nats-server") != bus:
             raise SystemExit("the bus did not outlive its daemon")
-        said(f"back after SIG{how}, with the bus that it had")
+        note(f"back after SIG{how}, with the bus that it had")
     machine.ask("systemctl", "stop", UNIT)
     if machine.property("Result") != "success" or machine.ask("pgrep", "nats-server"):
         raise SystemExit("it did not stop well")
@@ -172,19 +172,19 @@ def own_bus(machine: Machine) -> None:
     for file in folder.iterdir():
         file.chmod(0o644)
     (folder.parent / "gpu7.env").write_text(BUS)
-    told = "bus config --node gpu7 --node gpu8 --url tls://localhost:4222 --folder /etc/penstock/bus"
-    said(machine.ask("/opt/penstock/bin/penstock", *told.split()))
+    arguments = "bus config --node gpu7 --node gpu8 --url tls://localhost:4222 --folder /etc/penstock/bus"
+    note(machine.ask("/opt/penstock/bin/penstock", *arguments.split()))
     machine.ask("chgrp", "nats", "/etc/penstock/bus", "/etc/penstock/bus/roles.conf")
     machine.ask("chmod", "750", "/etc/penstock/bus")
     machine.ask("chmod", "640", "/etc/penstock/bus/roles.conf")
     machine.ask("systemctl", "start", "nats-server", UNIT)
     wait(lambda: machine.property("ActiveState") == "active", "daemon on the other bus")
-    said(machine.penstock("doctor"))
+    note(machine.penstock("doctor"))
     machine.ask("systemctl", "stop", "nats-server")
     wait(lambda: "bus is away" in machine.property("StatusText"), "word of a bus that is away")
     machine.ask("systemctl", "start", "nats-server")
     wait(lambda: "bus is away" not in machine.property("StatusText"), "bus")
-    said("a bus that went away and came back")
+    note("a bus that went away and came back")
 
 
 def main() -> int:
@@ -199,7 +199,7 @@ def main() -> int:
         embedded_bus(machine)
         own_bus(machine)
         for unit in (UNIT, "nats-server"):
-            said(machine.ask("systemd-analyze", "security", unit, "--no-pager").splitlines()[-1])
+            note(machine.ask("systemd-analyze", "security", unit, "--no-pager").splitlines()[-1])
     return 0
 
 

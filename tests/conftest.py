@@ -1,6 +1,8 @@
 """Fixtures that every room's tests may use: first of all the real nats-server, never a double of it."""
 
+import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,6 +23,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 # that a test starts would inherit that: those that are to end by an interrupt would not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Note what a set of tests took, where make asks for it."""
+    if not (folder := os.environ.get("PENSTOCK_TEST_CPU")):
+        return
+    used, engines = os.times(), os.environ.get("PENSTOCK_TEST_ENGINES", "")
+    took = {"tests": session.testscollected, "cpu_s": sum(used[:4])}
+    name = re.sub(r"\W+", "-", " ".join((*session.config.args, engines))).strip("-")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / f"{name[-100:]}.json").write_text(json.dumps(took))
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from ab.model import write_model
 
 def find_environment(version: str = "") -> Path:
     """The engine tests' environment, which is made where it is not there yet (minutes, 3 GB)."""
-    return _told(subprocess.run(_asked(version), stdout=subprocess.PIPE, text=True, check=True))
+    return _path_in(subprocess.run(_asked(version), stdout=subprocess.PIPE, text=True, check=True))
 
 
 def ready_environment(version: str = "") -> Path | None:
     """The engine tests' environment; None where it was not made."""
-    said = subprocess.run([*_asked(version), "--check"], capture_output=True, text=True)
-    return _told(said) if said.returncode == 0 else None
+    done = subprocess.run([*_asked(version), "--check"], capture_output=True, text=True)
+    return _path_in(done) if done.returncode == 0 else None
 
 
 def _asked(version: str) -> list[str]:
@@ -32,8 +32,8 @@ def _asked(version: str) -> list[str]:
     return [sys.executable, str(script), *(("--version", version) if version else ())]
 
 
-def _told(said: "subprocess.CompletedProcess[str]") -> Path:
-    return Path(said.stdout.strip().splitlines()[-1])
+def _path_in(done: "subprocess.CompletedProcess[str]") -> Path:
+    return Path(done.stdout.strip().splitlines()[-1])
 
 
 _LOOK = """
@@ -50,8 +50,8 @@ for name in sys.argv[1:]:
 def versions(environment: Path, kind: Kind) -> dict[str, str]:
     """What runs in the engine's environment, by its name; empty where the engine is not in it."""
     command = [environment / "bin" / "python", "-c", _LOOK, *kind.packages, "torch", "transformers"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = dict(line.split() for line in said.stdout.splitlines())
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = dict(line.split() for line in done.stdout.splitlines())
     return found if kind.name in found else {}
 
 

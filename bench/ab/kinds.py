@@ -1,4 +1,4 @@
-"""The engines that the A/B runs on, and what is another one's with each of them."""
+"""The engines that the A/B runs on, on a CPU or a GPU, and what is another one's with each of them."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_server import EngineServer
-from vllm_server import ASYNC, VllmServer
+from vllm_server import VllmServer
 
-from ab import ROOT
-from ab.accelerated import AcceleratedSglang, AcceleratedVllm
+import ab  # noqa: F401  makes the engine tests' helpers importable
 
 SGLANG, VLLM = "sglang", "vllm"
 CPU, GPU = "cpu", "gpu"
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+}
+_START_TIMEOUT_S = 1200.0  # kernels are compiled and graphs captured at the first start
+_NONE = "none"  # an empty list of plugins means all of them to SGLang
+
+
+class AcceleratedSglang(EngineServer):
+    """One SGLang server on a GPU: the engine tests' own, without what is a CPU's."""
+
+    start_timeout_s = _START_TIMEOUT_S
+
+    def _launch(self, model: Path) -> list[str]:
+        return [
+            *("-m", "sglang.launch_server"),
+            *("--model-path", str(model), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--load-format", "dummy", "--random-seed", "1"),
+            *("--max-total-tokens", str(self.pool_tokens)),
+            *("--enable-cache-report", "--enable-metrics"),
+        ]
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**_OFFLINE, "SGLANG_PLUGINS": ",".join(plugins) or _NONE}
+
+
+class AcceleratedVllm(VllmServer):
+    """One vLLM server on a GPU."""
+
+    start_timeout_s = _START_TIMEOUT_S
+    block_tokens = 16
+
+    def _launch(self, model: Path) -> list[str]:
+        blocks = self.pool_tokens // self.block_tokens + 1  # one is a placeholder
+        return [
+            *("-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--load-format", "dummy", "--seed", "1"),
+            *("--block-size", str(self.block_tokens), "--num-gpu-blocks-override", str(blocks)),
+            *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
+        ]
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**_OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": ",".join(plugins) or _NONE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +96,8 @@ class Kind:
     ``version``: which environment of ``scripts/engine_env.py`` it has. ``packages``: what distributions it may be
     of. ``context`` and ``chunk``: its names for the longest context and the most tokens of one step.
     ``retractions``: the counter of requests that were taken back out of the batch for want of memory.
-    ``path``: what has to be importable where it runs. ``priorities``: what it is started with to order its queue by
-    the numbers of its requests, the lowest first; empty: this A/B does not ask it to.
+    ``priorities``: what it is started with to order its queue by the numbers of its requests, the lowest first;
+    empty: this A/B does not ask it to.
     """
 
     name: str
@@ -63,16 +108,15 @@ class Kind:
     context: str
     chunk: str
     retractions: str
-    path: Sequence[Path]
     priorities: Sequence[str] = ()
 
     def arguments(self, shape: EngineShape) -> list[str]:
-        """What the server is started with beside what every start of it has."""
+        """List what the server is started with beside what every start of it has."""
         longest = shape.context_tokens
         if self.name == VLLM:  # it takes no request that its pool could not hold
             longest = min(longest, shape.pool_tokens - shape.pool_tokens % shape.server.block_tokens)
-        told = [self.context, str(longest), self.chunk, str(shape.chunk_tokens)]
-        return told + (["--dtype", shape.dtype] if shape.dtype else []) + shlex.split(shape.flags)
+        sizes = [self.context, str(longest), self.chunk, str(shape.chunk_tokens)]
+        return sizes + (["--dtype", shape.dtype] if shape.dtype else []) + shlex.split(shape.flags)
 
 
 KINDS: Mapping[str, Kind] = {
@@ -85,7 +129,6 @@ KINDS: Mapping[str, Kind] = {
         context="--context-length",
         chunk="--chunked-prefill-size",
         retractions="sglang:num_retracted_requests_total",
-        path=(ROOT,),
     ),
     VLLM: Kind(
         name=VLLM,
@@ -96,7 +139,6 @@ KINDS: Mapping[str, Kind] = {
         context="--max-model-len",
         chunk="--max-num-batched-tokens",
         retractions="vllm:num_preemptions_total",
-        path=(ROOT, ASYNC),
         priorities=("--scheduling-policy", "priority"),
     ),
 }

@@ -47,10 +47,10 @@ def gpu_name() -> str:
     """The model of the first GPU, and how many there are where there are several; empty: there is none."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    names = said.stdout.split("\n") if said.returncode == 0 else []
+    names = done.stdout.split("\n") if done.returncode == 0 else []
     found = [name.strip() for name in names if name.strip()]
     return f"{found[0]} (of {len(found)})" if len(found) > 1 else "".join(found)
 

@@ -46,9 +46,9 @@ def write_model(folder: Path, shape: str) -> Path:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"] = vocabulary(tokenizer["model"]["vocab"], config["vocab_size"])
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    told["model_max_length"] = config["max_position_embeddings"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_max_length"] = config["max_position_embeddings"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 

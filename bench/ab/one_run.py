@@ -21,10 +21,9 @@ from support.daemon_process import DaemonProcess
 from ab import ROOT, engine, results, systems
 from ab.kinds import GPU
 from ab.machine import ARITHMETIC_S, OthersWatch, arithmetic_ms, cpus, gpu_name, model_name, wait_for_quiet
-from ab.plan import Job
 from ab.scenario import Scenario
 from controlplane.config import ENVIRONMENT
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import Display, ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -32,8 +31,8 @@ from controlplane.lab.load.watch import StatusWatch
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.provenance import revision
 from controlplane.lab.workload.run import RunResult
-from controlplane.wire.endpoint import resolve_url
-from controlplane.wire.roles import BusRole
+from controlplane.transport.endpoint import resolve_url
+from controlplane.transport.roles import BusRole
 
 NODE = "ab"
 _READY_S = 30.0
@@ -45,12 +44,14 @@ _HOLD_S = 36_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTold:
-    """What the engine says once the last program has ended. ``cpu_s``: since before the first one arrived."""
+class Job:
+    """One run to do."""
 
-    cpu_s: float
-    retractions: int
-    hook_failures: int
+    cell: results.Cell
+    system: systems.System
+
+    def __str__(self) -> str:
+        return f"{self.system.name} at {self.cell.rate:g}/s, seed {self.cell.seed}"
 
 
 class Lines(Display):
@@ -92,11 +93,11 @@ def play(
             with served(job.system, scenario, environment, folder, recorded=keep is not None) as server:
                 began_cpu_s = engine.cpu_s(server)
                 result = replayed(job, scenario, server.url, folder)
-                told = EngineTold(
-                    cpu_s=engine.cpu_s(server) - began_cpu_s,
-                    retractions=engine.retractions(server, scenario.engine.engine),
-                    hook_failures=_hook_failures(_health(server.url)) if job.system.has_plugin else 0,
-                )
+                counts = {
+                    "engine_cpu_s": round(engine.cpu_s(server) - began_cpu_s, 2),
+                    "retractions": engine.retractions(server, scenario.engine.engine),
+                    "hook_failures": _hook_failures(_health(server.url)) if job.system.has_plugin else 0,
+                }
                 others_ratio = others.ratio()
         finally:
             _keep_logs(folder, keep, job)
@@ -108,7 +109,7 @@ def play(
         cell=job.cell,
         load=str(scenario),
         programs=len(result.programs),
-        figures=_figures(result, told),
+        figures=_figures(result, counts),
         **_columns(result),
         toml=job.system.toml,
         effective=systems.effective_digest(job.system),
@@ -135,28 +136,26 @@ def served(
     folder: Path,
     *,
     recorded: bool = False,
-    plugins: tuple[str, ...] = (),
-    more: Mapping[str, str] | None = None,
 ) -> Iterator[EngineServer]:
     """The engine; daemon and nats-server beside it where the system has them.
 
-    ``recorded``: the daemon writes its events down; ``plugins`` are loaded also without a daemon; ``more``: more
-    variables of the engine's environment.
+    ``recorded``: the daemon writes its events down.
     """
     for name in ENVIRONMENT:
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
     with contextlib.ExitStack() as stack:
-        variables = dict(more or {})
+        plugins: tuple[str, ...] = ()
+        variables: dict[str, str] = {}
         if system.has_plugin:
             (folder / "penstock.toml").write_text(system.toml)
-            told = ["--config", str(folder / "penstock.toml")]
+            arguments = ["--config", str(folder / "penstock.toml")]
             if recorded:
-                told += ["--record", str(folder / RECORD)]
-            daemon = DaemonProcess(folder / "daemon", *told, node=NODE)
+                arguments += ["--record", str(folder / RECORD)]
+            daemon = DaemonProcess(folder / "daemon", *arguments, node=NODE)
             stack.callback(_end, daemon)
             daemon.start()
             plugins = ("penstock",)
-            variables |= {
+            variables = {
                 "PENSTOCK_NODE": NODE,
                 "PENSTOCK_STATE_DIR": str(daemon.folder),
                 "PENSTOCK_GATE_HOLD_S": str(_HOLD_S),
@@ -202,8 +201,8 @@ def replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
     """The programs of the job's seed, at its rate, on the engine that ``served`` started in ``folder``."""
     seed, system = job.cell.seed, job.system
     bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
-    heard = resolve_url(None, NODE, folder / "daemon", role=BusRole.READER)
-    with contextlib.nullcontext() if bus is None else StatusWatch(heard, NODE) as watch:
+    reader = resolve_url(None, NODE, folder / "daemon", role=BusRole.READER)
+    with contextlib.nullcontext() if bus is None else StatusWatch(reader, NODE) as watch:
         options = ReplayOptions(
             trace=scenario.workload(seed),
             workload=scenario.described(scenario.scale),
@@ -236,7 +235,7 @@ def _columns(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _figures(result: RunResult, told: EngineTold) -> results.Figures:
+def _figures(result: RunResult, counts: Mapping[str, Any]) -> results.Figures:
     summary = result.summary
     good = [turn for turn in result.turns if not turn.error]
     return results.Figures(
@@ -255,11 +254,9 @@ def _figures(result: RunResult, told: EngineTold) -> results.Figures:
         prompt_tokens=sum(turn.prompt_tokens for turn in good),
         cached_tokens=sum(turn.cached_tokens for turn in good),
         output_tokens=sum(turn.output_tokens for turn in good),
-        retractions=told.retractions,
         retries=int(result.facts.get("retries", 0)),
-        hook_failures=told.hook_failures,
         tpot_mean_s=round(summary.tpot_mean_s or 0, 5),
-        engine_cpu_s=round(told.cpu_s, 2),
+        **counts,
     )
 
 
@@ -279,7 +276,7 @@ def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
 def _name(keep: Path, job: Job, ending: str) -> Path:
     keep.mkdir(parents=True, exist_ok=True)
     cell = job.cell
-    return keep / f"{cell.purpose}-{cell.scenario}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
+    return keep / f"{cell.scenario}-{cell.rate:g}-{cell.seed}-{cell.system}.{ending}"
 
 
 def prepare() -> None:

@@ -12,18 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
-from ab.results import RUN, Cell, Row
+from ab.results import Cell, Row
 from ab.scenario import Scenario
 from ab.systems import PRIORITY
 from controlplane.config import parse
-from controlplane.core.control import ControlRules
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import preset
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.presets import preset
+from controlplane.core.scheduling.rules_and_state import ControlRules
 from controlplane.lab.experiment import Experiment, Hardware
-from controlplane.lab.sim.profile import Profile
+from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.summary import Summary
@@ -50,7 +48,6 @@ FIGURES = (
     ),
     Figure(title="hit rate", real=lambda row: row.figures.hit_rate, predicted=lambda s: s.cache_hit_ratio),
 )
-_JCT = FIGURES[0]
 DRAWS = 9
 _VARIED = 0.02  # of a step's time, to either side
 
@@ -95,9 +92,9 @@ def spec_of(scenario: Scenario, profile: Profile, *, rate: float, seed: int, tom
     """One run of the A/B on hardware with that profile, simulated; ``toml`` as a system has it."""
     config, shape = parse(tomllib.loads(toml)) if toml else None, scenario.engine
     # Stock has nobody who would take silence for an end.
-    telling = scenario if config else replace(scenario, telemetry=Telemetry.FULL)
+    reporting = scenario if config else replace(scenario, telemetry=Telemetry.FULL)
     return Experiment(
-        workload=telling.described(),
+        workload=reporting.described(),
         trace=scenario.workload(seed),
         arrival=Poisson(rate),
         hardware=Hardware(
@@ -115,7 +112,7 @@ def spec_of(scenario: Scenario, profile: Profile, *, rate: float, seed: int, tom
 
 def chosen(rows: Sequence[Row], scenario: Scenario) -> list[Row]:
     """The finished runs of the scenario. Raises ``ConfigError`` where there are none."""
-    mine = [row for row in rows if row.cell.purpose == RUN and row.cell.scenario == scenario.digest]
+    mine = [row for row in rows if row.cell.scenario == scenario.digest]
     mine = [row for row in mine if row.cell.system != PRIORITY]  # the engine model takes no such numbers
     if not mine:
         raise ConfigError(f"no run of scenario {scenario.digest} is in the results: {scenario}")
@@ -123,54 +120,18 @@ def chosen(rows: Sequence[Row], scenario: Scenario) -> list[Row]:
 
 
 def show(predictions: Sequence[Prediction]) -> None:
-    """Each run, then the errors by figure and whether systems rank alike."""
-    table = Table("programs/s", "seed", "system", *(one.title for one in FIGURES))
+    """Print each run, then the errors by figure."""
+    print("real | predicted ± its deviation (error)")
     for one in predictions:
-        columns = []
-        for figure in FIGURES:
-            real, predicted = one.values[figure.title]
-            deviation = one.deviations[figure.title]
-            columns.append(f"{real:.3g} | {predicted:.3g} ± {deviation:.2g} ({one.error_ratio(figure.title):+.1%})")
-        table.add_row(f"{one.cell.rate:g}", str(one.cell.seed), one.cell.system, *columns)
-    console = Console(width=160, highlight=False)
-    console.print(table)
-    for figure in FIGURES:
-        errors = [abs(one.error_ratio(figure.title)) for one in predictions]
-        signed = statistics.mean(one.error_ratio(figure.title) for one in predictions)
-        console.print(
-            f"{figure.title}: off by {statistics.mean(errors):.1%} on average, {max(errors):.1%} at worst, "
-            f"{signed:+.1%} with its sign"
-        )
-    same, pairs, told = ranking(predictions)
-    console.print(
-        f"systems rank alike in {same} of {pairs} pairs whose real mean JCTs differ by more than the error"
-    )
-    for line in told:
-        console.print(f"  {line}")
-
-
-def ranking(predictions: Sequence[Prediction]) -> tuple[int, int, list[str]]:
-    """Pairs of systems at one rate and seed that rank alike, all such pairs, and those that do not.
-
-    A pair counts where the real gap is larger than the worst error of the mean JCT at that rate and seed.
-    """
-    same, pairs, told = 0, 0, []
-    for rate, seed in sorted({(one.cell.rate, one.cell.seed) for one in predictions}):
-        group = [one for one in predictions if (one.cell.rate, one.cell.seed) == (rate, seed)]
-        worst = max(abs(one.error_ratio(_JCT.title)) for one in group)
-        for number, first in enumerate(group):
-            for second in group[number + 1 :]:
-                (a, a_said), (b, b_said) = first.values[_JCT.title], second.values[_JCT.title]
-                if abs(a - b) / min(a, b) <= worst:
-                    continue
-                pairs += 1
-                if (a < b) == (a_said < b_said):
-                    same += 1
-                else:
-                    told.append(
-                        f"not alike: {first.cell.system} and {second.cell.system} at {rate:g}/s, seed {seed}"
-                    )
-    return same, pairs, told
+        print(f"{one.cell.system} at {one.cell.rate:g}/s, seed {one.cell.seed}")
+        for title, (real, predicted) in one.values.items():
+            found = f"{real:.3g} | {predicted:.3g} ± {one.deviations[title]:.2g}"
+            print(f"  {title:14} {found} ({one.error_ratio(title):+.1%})")
+    for title in (figure.title for figure in FIGURES):
+        errors = [one.error_ratio(title) for one in predictions]
+        worst, usual = max(map(abs, errors)), statistics.mean(map(abs, errors))
+        signed = statistics.mean(errors)
+        print(f"{title}: off by {usual:.1%} on average, {worst:.1%} at worst, {signed:+.1%} with its sign")
 
 
 def _mean_ttft(row: Row) -> float:

@@ -3,7 +3,6 @@
 import fcntl
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -12,14 +11,10 @@ import numpy as np
 from ab.machine import SLOW_RATIO, model_name
 from controlplane.lab.workload.telemetry import Telemetry
 
-TUNE = "tune"
-RUN = "run"
-
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Which run: ``scenario`` is the digest of the load, what its programs tell, and the engine."""
 
-    purpose: str
     scenario: str
     rate: float
     seed: int
@@ -86,38 +81,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """How long the arithmetic took at worst; 0: not noted."""
         return max(self.transform_ms)
 
-    @property
-    def first_ttft_p50_s(self) -> float:
-        """Over each program's first turn, which is the one that an admission policy holds."""
-        return self._of_first(50)
-
-    @property
-    def first_ttft_p99_s(self) -> float:
-        return self._of_first(99)
-
-    @property
-    def later_ttft_p50_s(self) -> float:
-        """Over all turns but each program's first."""
-        return self._of_later(50)
-
-    @property
-    def later_ttft_p99_s(self) -> float:
-        return self._of_later(99)
-
-    def _of_first(self, percent: float) -> float:
-        return _percentile([turns[0] for turns in self.ttft_s if turns], percent)
-
-    def _of_later(self, percent: float) -> float:
-        return _percentile([ttft for turns in self.ttft_s for ttft in turns[1:]], percent)
+    def ttft_s_of(self, percent: float, *, first: bool) -> float:
+        """Over each program's first turn, which is the one that an admission policy holds, or over all others."""
+        found = [ttft for turns in self.ttft_s for ttft in (turns[:1] if first else turns[1:])]
+        return float(np.percentile(found, percent)) if found else 0.0
 
     @property
     def engine_cpu_turn_s(self) -> float:
         """CPU time of the engine for each turn that ended well; 0: not noted."""
         return self.figures.engine_cpu_s / self.figures.turns if self.figures.turns else 0.0
-
-
-def _percentile(values: Sequence[float], percent: float) -> float:
-    return float(np.percentile(values, percent)) if values else 0.0
 
 
 def read(path: Path) -> list[Row]:
@@ -163,21 +135,3 @@ def of_a_slow_machine(rows: Sequence[Row]) -> set[Cell]:
         if row.slowest_ms > SLOW_RATIO * least:
             found.add(row.cell)
     return found
-
-
-def of_another_time(rows: Sequence[Row]) -> set[Cell]:
-    """Where some of a rate and seed ran side by side, those that did not: the machine may have been slower."""
-    found = set()
-    for row in rows:
-        same = [one for one in rows if (one.cell.rate, one.cell.seed) == (row.cell.rate, row.cell.seed)]
-        together = {one.cell for one in same for other in same if one is not other and _overlap(one, other)}
-        if together and row.cell not in together:
-            found.add(row.cell)
-    return found
-
-
-def _overlap(one: Row, other: Row) -> bool:
-    """Whether more than half of the shorter run lay within the other."""
-    began_s, other_s = (datetime.fromisoformat(row.began).timestamp() for row in (one, other))
-    common_s = min(began_s + one.wall_s, other_s + other.wall_s) - max(began_s, other_s)
-    return common_s > min(one.wall_s, other.wall_s) / 2

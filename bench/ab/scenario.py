@@ -78,8 +78,8 @@ class Scenario:
 
     def on(self, kind: str, version: str) -> "Scenario":
         """The same load on that engine of that version."""
-        told = {"sglang": version} if kind == SGLANG else {"version": version}
-        return replace(self, engine=replace(self.engine, kind=kind), **told)  # type: ignore[arg-type]
+        changed = {"sglang": version} if kind == SGLANG else {"version": version}
+        return replace(self, engine=replace(self.engine, kind=kind), **changed)  # type: ignore[arg-type]
 
     @property
     def is_smoke(self) -> bool:
@@ -88,13 +88,13 @@ class Scenario:
     @property
     def digest(self) -> str:
         """Names this scenario: results of another one are not compared with its."""
-        told = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
-        told += "" if self.humans else ", humans=False"
-        told += f", dtype={self.engine.dtype}" if self.engine.dtype else ""
-        told += "" if self.engine.kind == SGLANG else f", engine={self.engine.kind} {self.version}"
-        told += "" if self.engine.device == CPU else f", device={self.engine.device}"
-        told += f", flags={self.engine.flags}" if self.engine.flags else ""
-        return hashlib.sha256(f"{self!r}{told}".encode()).hexdigest()[:10]
+        changed = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
+        changed += "" if self.humans else ", humans=False"
+        changed += f", dtype={self.engine.dtype}" if self.engine.dtype else ""
+        changed += "" if self.engine.kind == SGLANG else f", engine={self.engine.kind} {self.version}"
+        changed += "" if self.engine.device == CPU else f", device={self.engine.device}"
+        changed += f", flags={self.engine.flags}" if self.engine.flags else ""
+        return hashlib.sha256(f"{self!r}{changed}".encode()).hexdigest()[:10]
 
 
 SMOKE = Scenario(

@@ -9,14 +9,14 @@ from pathlib import Path
 from ab import ROOT
 from ab.kinds import Kind
 from controlplane.config import parse, show
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import PRESETS
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.workload import provenance
 
 STOCK = "stock"
 PRIORITY = "priority"
 _STATIC = re.compile(r"static-(\d+)")
-_DECIDING = ("core", "gate", "emit", "wire", "shell")
+_DECIDING = ("core", "tool_calls", "gate", "emit", "transport", "wire", "daemon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,6 @@ class System:
     @property
     def has_plugin(self) -> bool:
         return bool(self.toml)
-
-    @property
-    def is_static(self) -> bool:
-        return bool(_STATIC.fullmatch(self.name))
 
 
 def static(window: int) -> System:

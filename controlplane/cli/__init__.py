@@ -2,7 +2,7 @@
 
 import sys
 
-from controlplane.core.text import printable
+from controlplane.core.model.text import printable
 
 # Modules that the commands need beyond a hook's, and the extra that brings each.
 _EXTRAS = {
@@ -19,7 +19,7 @@ def main() -> None:
 
     It imports inside, because the base distribution, which a hook needs, has no Typer.
     """
-    from controlplane.core.errors import ControlPlaneError
+    from controlplane.core.model.errors import ControlPlaneError
 
     try:
         from controlplane.cli.app import app

@@ -5,7 +5,6 @@ Heavy imports wait inside the commands, so that ``penstock --help`` answers at o
 
 import typer
 
-from controlplane.cli.advise import advise
 from controlplane.cli.bus import bus_app
 from controlplane.cli.calibrate import calibrate
 from controlplane.cli.change import drain, hold, promote, release, reload, set_preset
@@ -13,7 +12,6 @@ from controlplane.cli.config import config_app
 from controlplane.cli.fleet import fleet_app
 from controlplane.cli.live import demo, engine_double, replay
 from controlplane.cli.log import log_app
-from controlplane.cli.page import page
 from controlplane.cli.presets import presets
 from controlplane.cli.regret import regret
 from controlplane.cli.run import doctor, up
@@ -27,9 +25,9 @@ from controlplane.cli.what_if import what_if
 _PANELS = {
     "Run a node": (up, doctor, bus_app),
     "Run a fleet": (fleet_app,),
-    "Watch it": (top, page, status, engines, tenants, programs, queue, decisions, explain, regret),
+    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
-    "Try policies": (demo, simulate, what_if, advise, sweep, sweep_report, replay, engine_double, report),
+    "Try policies": (demo, simulate, what_if, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, calibrate, tools_app, log_app),
 }
 

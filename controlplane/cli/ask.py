@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from controlplane.operate.client import ControlClient

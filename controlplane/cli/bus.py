@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.wire.roles import BusRole
+from controlplane.transport.roles import BusRole
 
 bus_app = typer.Typer(
     name="bus", no_args_is_help=True, help="Make the bus's users and permissions, and print their URLs."
@@ -26,7 +26,7 @@ def config(
     `PENSTOCK_NATS_URL` for one client. Each node has its own account. Passwords are made once: those in the folder
     stay, so to add a node, name all nodes again.
     """
-    from controlplane.shell.nats_config import write_roles
+    from controlplane.daemon.bus.nats_config import write_roles
 
     for path in write_roles(folder, node, url):
         typer.echo(path)
@@ -45,8 +45,8 @@ def url_of(
 
     The URL stays the same if the daemon has a fixed `--nats-port`.
     """
-    from controlplane.core.errors import EngineUnavailable
-    from controlplane.wire.endpoint import endpoint_path, read_endpoint
+    from controlplane.core.model.errors import EngineUnavailable
+    from controlplane.transport.endpoint import endpoint_path, read_endpoint
 
     endpoint = read_endpoint(node, state_dir)
     if endpoint is None:

@@ -36,8 +36,8 @@ def calibrate(
     from controlplane.lab.calibrate.profile import fit, to_profile
     from controlplane.lab.sim.profile import load_profile
 
-    told = Console(stderr=True, highlight=False)
-    measured = measure(url, Plan(repetitions=repetitions), told.print)
+    console = Console(stderr=True, highlight=False)
+    measured = measure(url, Plan(repetitions=repetitions), console.print)
     costs = fit(measured)
     profile = to_profile(measured, costs, name or out.stem, source=source, kv_bytes_per_token=kv_bytes_per_token)
     out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
@@ -45,26 +45,26 @@ def calibrate(
     table = Table("what", "measured (ms)", "fitted (ms)", "off by")
     for one in measured.prefill:
         table.add_row(
-            f"prefill {one.cached}+{one.new}", *_beside(one.seconds, costs.first_token_s(one.cached, one.new))
+            f"prefill {one.cached}+{one.new}", *_compared(one.seconds, costs.first_token_s(one.cached, one.new))
         )
     for step in measured.decode:
         table.add_row(
             f"decode {step.batch}x{step.context}",
-            *_beside(step.seconds, costs.decode.of(step.batch, step.context)),
+            *_compared(step.seconds, costs.decode.of(step.batch, step.context)),
         )
     overhead_s = profile.turn_overhead_us / 1e6
     for chat in measured.chats:
         fitted = overhead_s + costs.first_token_s(0, chat.tokens)
-        table.add_row(f"first token of a chat of {chat.tokens}", *_beside(chat.seconds, fitted))
+        table.add_row(f"first token of a chat of {chat.tokens}", *_compared(chat.seconds, fitted))
     Console().print(table)
     anew = costs.prefill.attends_anew
     attends = "attends through the whole sequence with each chunk" if anew else "attends to what is new"
     worst = max(costs.prefill.worst_error_ratio, costs.decode.worst_error_ratio)
-    told.print(f"{out}: {attends}; worst error {worst:.1%}")
+    console.print(f"{out}: {attends}; worst error {worst:.1%}")
     if worst > 0.2:
-        told.print("more than 20% off: was the engine busy? measure again on a quiet machine")
+        console.print("more than 20% off: was the engine busy? measure again on a quiet machine")
         sys.exit(1)
 
 
-def _beside(seconds: float, fitted: float) -> tuple[str, str, str]:
+def _compared(seconds: float, fitted: float) -> tuple[str, str, str]:
     return f"{seconds * 1e3:.2f}", f"{fitted * 1e3:.2f}", f"{fitted / seconds - 1:+.1%}"

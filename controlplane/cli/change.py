@@ -8,7 +8,7 @@ import typer
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon
 from controlplane.cli.options import Api, Json, Node, ProgramId, StateDir
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 
 
 def hold(
@@ -83,7 +83,7 @@ def promote(
     that it prints into the daemon's file.
     """
     from controlplane.operate.printing import echo
-    from controlplane.operate.shadow import before_promoting, show_promoted
+    from controlplane.operate.shadow_report import before_promoting, show_promoted
 
     with daemon(api, node, state_dir) as client:
         status = client.call("GetStatus")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import typer
 
-from controlplane.core.text import is_printable
+from controlplane.core.model.text import is_printable
 
 _MOST = 200  # programs
 
@@ -25,7 +25,7 @@ def _offered(find: Callable[[typer.Context], Iterable[str]]) -> Callable[[typer.
 @_offered
 def presets(_: typer.Context) -> Iterable[str]:
     """Names of the presets."""
-    from controlplane.core.presets import PRESETS
+    from controlplane.core.policies.presets import PRESETS
 
     return PRESETS
 
@@ -44,8 +44,8 @@ def programs(ctx: typer.Context) -> Iterable[str]:
 def decided(ctx: typer.Context) -> Iterable[str]:
     """Programs in the decision log, the latest first."""
     from controlplane.operate.explain import names
+    from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path, read_decisions
-    from controlplane.wire.endpoint import default_state_dir
 
     asked = ctx.params
     nodes, folder = asked.get("node") or ["local"], asked.get("state_dir") or default_state_dir()

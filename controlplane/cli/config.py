@@ -15,8 +15,8 @@ def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
     """Check whether a daemon would accept a configuration; if not, say where and why, and exit with 1."""
     from controlplane.config import Source
 
-    for told in Source(path=file).read().without_effect:
-        typer.echo(f"without effect: {told}", err=True)
+    for setting in Source(path=file).read().without_effect:
+        typer.echo(f"without effect: {setting}", err=True)
     typer.echo(f"{file}: ok")
 
 
@@ -89,7 +89,7 @@ def diff(
     For each key it says whether the change takes effect in a running daemon or only after a restart.
     """
     from controlplane.config import changes, load
-    from controlplane.config.changes import said
+    from controlplane.config.changes import quoted
     from controlplane.operate.printing import print_json, print_table
 
     before, after = (load(None), load(file)) if other is None else (load(file), load(other))
@@ -101,6 +101,6 @@ def diff(
     else:
         head = ("key", "default" if other is None else str(file), str(other or file), "takes effect")
         rows = [
-            (c.key, said(c.before), said(c.after), "at once" if c.is_live else "after a restart") for c in found
+            (c.key, quoted(c.before), quoted(c.after), "at once" if c.is_live else "after a restart") for c in found
         ]
         print_table(head, rows)

@@ -12,7 +12,7 @@ from controlplane.cli.options import ConfigFile, Json, PresetName, about_to_serv
 if TYPE_CHECKING:
     from controlplane.fleet.registry import Registry
 
-_Told = TypeVar("_Told")
+_Reply = TypeVar("_Reply")
 
 fleet_app = typer.Typer(name="fleet", no_args_is_help=True, help="Many engines behind one Envoy.")
 engines_app = typer.Typer(
@@ -102,7 +102,7 @@ def drain(nats: BusOf, name: NameOf = "fleet") -> None:
     """
     import anyio
 
-    from controlplane.core.errors import EngineUnavailable
+    from controlplane.core.model.errors import EngineUnavailable
     from controlplane.fleet.stream import FleetBus
 
     async def ask() -> str:
@@ -113,10 +113,10 @@ def drain(nats: BusOf, name: NameOf = "fleet") -> None:
         finally:
             await bus.close()
 
-    told = anyio.run(ask)
-    if not told:
+    reply = anyio.run(ask)
+    if not reply:
         raise EngineUnavailable(f"no daemon of fleet {name!r} leads there")
-    typer.echo(told)
+    typer.echo(reply)
 
 
 @engines_app.command("list")
@@ -157,7 +157,7 @@ def drain_engine(place: Place, nats: BusOf, name: NameOf = "fleet") -> None:
     """Send an engine no more programs. Turns on it end; its programs go on elsewhere with their next turn."""
     from dataclasses import replace
 
-    from controlplane.core.errors import ConfigError
+    from controlplane.core.model.errors import ConfigError
     from controlplane.fleet.roster import Standing
 
     async def stop(known: "Registry") -> None:
@@ -175,12 +175,12 @@ def remove_engine(place: Place, nats: BusOf, name: NameOf = "fleet") -> None:
     _with_registry(nats, name, lambda known: known.remove(place))
 
 
-def _with_registry(nats: str, name: str, ask: "Callable[[Registry], Awaitable[_Told]]") -> _Told:
+def _with_registry(nats: str, name: str, ask: "Callable[[Registry], Awaitable[_Reply]]") -> _Reply:
     import anyio
 
     from controlplane.fleet.registry import registry
 
-    async def asking() -> _Told:
+    async def asking() -> _Reply:
         async with registry(nats, name) as known:
             return await ask(known)
 

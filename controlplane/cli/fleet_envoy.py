@@ -74,7 +74,7 @@ def envoy_config(
     TLS, HTTP/2 for clients and access logs are the site's own: add them to the listener `front`. Daemons and
     engines are reached without TLS: keep them on a private network.
     """
-    from controlplane.core.errors import ConfigError
+    from controlplane.core.model.errors import ConfigError
     from controlplane.fleet.envoy import DataPlane, bootstrap, write_endpoints
     from controlplane.fleet.roster import Engine
 

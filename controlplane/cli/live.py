@@ -28,7 +28,7 @@ from controlplane.cli.options import (
     made,
     ranged,
 )
-from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
+from controlplane.lab.experiment import DEFAULT_TRACE, Hardware, Workload
 
 if TYPE_CHECKING:
     from controlplane.lab.workload.run import RunResult
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @ranged
 def replay(
-    trace: Trace = USUAL_TRACE,
+    trace: Trace = DEFAULT_TRACE,
     url: Annotated[str, typer.Option(help="An OpenAI-compatible endpoint.")] = "http://127.0.0.1:30000",
     arrival: Annotated[
         str,
@@ -89,7 +89,7 @@ def replay(
     open arrivals; closed arrivals measure throughput. A figure that nothing was measured for is null in `--json`.
     It exits with 1 if a program failed.
     """
-    given = locals()
+    arguments = locals()
     from contextlib import nullcontext
 
     from controlplane.lab.compare.terminal import show_runs
@@ -99,16 +99,16 @@ def replay(
     from controlplane.lab.load.watch import StatusWatch
     from controlplane.lab.simulate import trace_of
     from controlplane.lab.workload.arrivals import parse_arrival
-    from controlplane.wire.endpoint import resolve_url
-    from controlplane.wire.roles import BusRole
+    from controlplane.transport.endpoint import resolve_url
+    from controlplane.transport.roles import BusRole
 
-    workload = described(Workload, given)
+    workload = described(Workload, arguments)
     scaled = workload.scale.apply(trace_of(workload))
     bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.AGENT)
     if bus is not None:
         _require_bus(bus)
-    heard = resolve_url(nats, node, state_dir, role=BusRole.READER)
-    with nullcontext() if bus is None else StatusWatch(heard, node) as watch:
+    status_url = resolve_url(nats, node, state_dir, role=BusRole.READER)
+    with nullcontext() if bus is None else StatusWatch(status_url, node) as watch:
         options = ReplayOptions(
             trace=scaled,
             workload=workload,
@@ -136,7 +136,7 @@ def replay(
 
 def _require_success(result: "RunResult") -> None:
     """Raise ``ControlPlaneError`` if a program failed, with the first error: figures of the rest are no run's."""
-    from controlplane.core.errors import ControlPlaneError
+    from controlplane.core.model.errors import ControlPlaneError
 
     errors = [program.error for program in result.programs if program.failed]
     if errors:
@@ -146,7 +146,7 @@ def _require_success(result: "RunResult") -> None:
 
 def _require_bus(bus: Callable[[], str]) -> None:
     """Raise ``EngineUnavailable`` at once if there is no bus, rather than wait for one that will never come."""
-    from controlplane.core.errors import EngineUnavailable
+    from controlplane.core.model.errors import EngineUnavailable
 
     try:
         bus()
@@ -178,14 +178,15 @@ def engine_double(
     """Serve the engine *double*: an OpenAI-compatible endpoint over a model of an engine, for demos and tests.
 
     It publishes and obeys what a real engine with Penstock's plugin would. It has no model: its words mean nothing.
+    On `/v1/responses` it calls each tool that it is offered, then answers.
     """
-    from controlplane.core.errors import EngineUnavailable
-    from controlplane.core.types import seconds
+    from controlplane.core.model.errors import EngineUnavailable
+    from controlplane.core.model.types import seconds
     from controlplane.gate import GateLimits
     from controlplane.lab.double.options import DoubleOptions
     from controlplane.lab.double.server import serve
-    from controlplane.wire.endpoint import resolve_url
-    from controlplane.wire.roles import BusRole
+    from controlplane.transport.endpoint import resolve_url
+    from controlplane.transport.roles import BusRole
 
     bus = None if no_bus else resolve_url(nats, node, state_dir, role=BusRole.ENGINE)
     if bus is not None:

@@ -11,8 +11,8 @@ log_app = typer.Typer(name="log", no_args_is_help=True, help="Read and replay re
 @log_app.command("replay")
 def replay(file: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote.")]) -> None:
     """Replay a recorded run: the same events must give the same commands. Exit 1 if they do not."""
+    from controlplane.daemon.observe.log_replay import replay_log
     from controlplane.operate.printing import echo
-    from controlplane.shell.log_replay import replay_log
 
     result = replay_log(file)
     if result.note:

@@ -11,18 +11,18 @@ import msgspec
 import typer
 
 from controlplane.cli import completion
-from controlplane.core.errors import ConfigError, allowed
-from controlplane.lab.experiment import USUAL_TRACE, Hardware, Workload
+from controlplane.core.model.errors import ConfigError, allowed
+from controlplane.lab.experiment import DEFAULT_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
-WORKLOAD, HARDWARE = Workload(trace=USUAL_TRACE), Hardware()  # whose values are the defaults of options
+WORKLOAD, HARDWARE = Workload(trace=DEFAULT_TRACE), Hardware()  # whose values are the defaults of options
 _Described = TypeVar("_Described", Workload, Hardware)
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
-def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> _Described:
+def described(kind: type[_Described], arguments: Mapping[str, Any]) -> _Described:
     """A workload or hardware of those parameters of a command that are named as its fields are."""
-    fields = {name: given[name] for name in kind.__struct_fields__ if name in given} | more
+    fields = {name: arguments[name] for name in kind.__struct_fields__ if name in arguments}
     hashable: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
@@ -32,8 +32,8 @@ def described(kind: type[_Described], given: Mapping[str, Any], **more: Any) -> 
 def about_to_serve(log_level: str) -> None:
     """What a daemon's command does first. Raises ``BadParameter`` for a level that there is not."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
-    from controlplane.shell.logs import LEVELS, configure
-    from controlplane.wire.bounds import raise_open_files
+    from controlplane.daemon.process.logs import LEVELS, configure
+    from controlplane.transport.bounds import raise_open_files
 
     if log_level not in LEVELS:
         raise typer.BadParameter(
@@ -49,9 +49,9 @@ def ranged(command: _Command) -> _Command:
     The ranges are those that the fields' own checks state: they are declared once.
     """
     for name, hint in get_type_hints(command, include_extras=True).items():
-        for usual in (WORKLOAD, HARDWARE):
-            default = getattr(usual, name, None)
-            if text := allowed(partial(msgspec.structs.replace, usual), name, default):
+        for defaults in (WORKLOAD, HARDWARE):
+            default = getattr(defaults, name, None)
+            if text := allowed(partial(msgspec.structs.replace, defaults), name, default):
                 kind, option = get_args(hint)
                 option = copy.copy(option)  # several commands share it
                 option.help += f" [{text.replace(name, 'x')}]"
@@ -113,9 +113,6 @@ Trace = Annotated[
 Programs = Annotated[int, typer.Option("--programs", "-n", help="How many programs to run; 0: all in the trace.")]
 MaxContext = Annotated[
     int, typer.Option("--max-context", help="Leave out programs whose context outgrows this many tokens; 0: none.")
-]
-NoHumans = Annotated[
-    bool, typer.Option("--no-humans", help="Leave out programs in which a person thinks between turns.")
 ]
 ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens; the result shows it.")]
 ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]

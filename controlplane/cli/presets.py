@@ -19,7 +19,7 @@ def presets(json: Json = False) -> None:
 def _as_json() -> str:
     import msgspec
 
-    from controlplane.core.presets import POLICIES, PRESETS
+    from controlplane.core.policies.presets import POLICIES, PRESETS
 
     presets = {
         name: {"summary": preset.summary} | {kind: _described(kind, getattr(preset, kind)) for kind in POLICIES}
@@ -30,7 +30,7 @@ def _as_json() -> str:
 
 
 def _described(kind: str, policy: Any) -> dict[str, Any]:
-    from controlplane.core.presets import policy_name
+    from controlplane.core.policies.presets import policy_name
 
     return {"policy": policy_name(kind, policy), **asdict(policy)}
 
@@ -38,7 +38,7 @@ def _described(kind: str, policy: Any) -> dict[str, Any]:
 def _print_presets() -> None:
     from rich.console import Console
 
-    from controlplane.core.presets import POLICIES, PRESETS, policy_name
+    from controlplane.core.policies.presets import POLICIES, PRESETS, policy_name
 
     console = Console(highlight=False)
     for name, preset in PRESETS.items():

@@ -35,9 +35,6 @@ def regret(
             help="Also the least that a recorded run had to compute again, had its turns been known beforehand.",
         ),
     ] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it, too: a file that ends in .svg or .png.", dir_okay=False)
-    ] = None,
     json: Json = False,
 ) -> None:
     """Tell what each kind of decision cost and gained, in tokens and seconds, and what hindsight would have paid.
@@ -50,20 +47,15 @@ def regret(
     The log in the state directory is read, even if the daemon does not run now. A recorded run gives the same
     verdicts, and also the contexts that were found without any decision, so that its regret is over every gap.
     """
-    from controlplane.core.errors import ConfigError
+    from controlplane.core.model.errors import ConfigError
     from controlplane.operate.regret import BY, read_regret, rows, show_regret
+    from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path
-    from controlplane.wire.endpoint import default_state_dir
 
     if by not in BY:
         raise ConfigError(f"by: expected {_BY}, got {by!r}", field="by")
     folder = state_dir or default_state_dir()
     named = [log_path(name, folder) for name in node or ([] if logs else ["local"])]
-    told = read_regret([*named, *(logs or ())], hindsight=hindsight)
-    found = rows(told.judged, by)
-    if plot is not None:
-        from controlplane.lab.compare.verdict_plot import Bar, draw_regret
-
-        bars = [Bar(name=row.name, cost_s=row.total.cost_s, gain_s=row.total.gain_s) for row in found]
-        draw_regret(plot, bars, by)
-    show_regret(told, found, by, json=json)
+    report = read_regret([*named, *(logs or ())], hindsight=hindsight)
+    found = rows(report.judged, by)
+    show_regret(report, found, by, json=json)

@@ -43,7 +43,7 @@ def up(
     """
     about_to_serve(log_level)
     from controlplane.config import Source
-    from controlplane.shell.compose import run_daemon
+    from controlplane.daemon.compose import run_daemon
 
     options = {
         "preset": preset,
@@ -74,9 +74,9 @@ def doctor(
     it, and the gate.
     """
     from controlplane.config import Source
+    from controlplane.daemon.process.logs import configure
     from controlplane.operate.doctor import State, examine
     from controlplane.operate.printing import echo, print_json
-    from controlplane.shell.logs import configure
 
     configure("error")  # whatever is wrong becomes a finding
     options = {"node": node, "nats_url": nats, "state_dir": state_dir}

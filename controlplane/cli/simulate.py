@@ -11,24 +11,18 @@ from controlplane.cli.options import (
     WORKLOAD,
     AsJson,
     MaxContext,
-    NoHumans,
     Out,
     Programs,
-    ScaleOutputs,
     ScaleTokens,
     ScaleTools,
-    SharedPrefix,
     TelemetryOf,
     Tiers,
     Trace,
     described,
     ranged,
 )
-from controlplane.lab.experiment import USUAL_ARRIVAL, USUAL_TRACE, Hardware, Workload
+from controlplane.lab.experiment import DEFAULT_ARRIVAL, DEFAULT_TRACE, Hardware, Workload
 
-ScaleTurns = Annotated[
-    int, typer.Option(help="Multiply each program's turns by this, and shorten them by the same factor.")
-]
 Arrivals = Annotated[
     list[str],
     typer.Option(
@@ -42,23 +36,17 @@ Arrivals = Annotated[
 
 @ranged
 def simulate(
-    trace: Trace = USUAL_TRACE,
+    trace: Trace = DEFAULT_TRACE,
     preset: Annotated[
         list[str],
         typer.Option("--preset", "-p", help="Preset to run. Repeatable.", autocompletion=completion.presets),
     ] = ["fcfs", "penstock"],
-    arrival: Arrivals = [USUAL_ARRIVAL],
+    arrival: Arrivals = [DEFAULT_ARRIVAL],
     seed: Annotated[list[int], typer.Option("--seed", "-s", min=0, help="Seed of the arrivals. Repeatable.")] = [1],
     profile: Annotated[
         str, typer.Option(help="Hardware: h200-llama31-8b (measured), h100, b200, rtx3090 (analytic), or a file.")
     ] = HARDWARE.profile,
     pool_tokens: Annotated[int, typer.Option(help="KV pool in tokens; 0: the profile's.")] = HARDWARE.pool_tokens,
-    chunk_tokens: Annotated[
-        int, typer.Option(help="Most tokens in one step of chunked prefill.")
-    ] = HARDWARE.chunk_tokens,
-    max_running: Annotated[
-        int, typer.Option(help="Most turns that an engine runs at once.")
-    ] = HARDWARE.max_running,
     tiers: Tiers = [],
     replicas: Annotated[
         int, typer.Option(help="Engines side by side, each with the whole pool.")
@@ -71,9 +59,6 @@ def simulate(
             "preset's, session."
         ),
     ] = HARDWARE.routing,
-    link_gb_per_s: Annotated[
-        float, typer.Option(help="Bandwidth for KV between engines in 10^9 bytes/s; 0: engines send none.")
-    ] = HARDWARE.link_gb_per_s,
     changes: Annotated[
         list[str],
         typer.Option(
@@ -84,12 +69,8 @@ def simulate(
     ] = [],
     programs: Programs = WORKLOAD.programs,
     max_context: MaxContext = WORKLOAD.max_context,
-    no_humans: NoHumans = False,
     scale_tokens: ScaleTokens = WORKLOAD.scale_tokens,
-    scale_outputs: ScaleOutputs = WORKLOAD.scale_outputs,
     scale_tools: ScaleTools = WORKLOAD.scale_tools,
-    scale_turns: ScaleTurns = WORKLOAD.scale_turns,
-    shared_prefix: SharedPrefix = WORKLOAD.shared_prefix,
     cpus: Annotated[
         float, typer.Option(help="CPUs of the tool host, which admission counts on and --contention shares out.")
     ] = WORKLOAD.cpus,
@@ -138,14 +119,14 @@ def simulate(
 
     It runs every preset at every arrival with every seed, and prints them side by side.
     """
-    given = locals()
+    arguments = locals()
     from controlplane.config import load
     from controlplane.lab.compare.terminal import progress_bar, show_runs
     from controlplane.lab.simulate import trace_of, unknown_tools
-    from controlplane.lab.sweep.here import run_here
+    from controlplane.lab.sweep.local import run_in_process
     from controlplane.lab.sweep.spec import SweepSpec
 
-    workload, hardware = described(Workload, given, humans=not no_humans), described(Hardware, given)
+    workload, hardware = described(Workload, arguments), described(Hardware, arguments)
     spec = SweepSpec(
         workload=(workload,),
         hardware=(hardware,),
@@ -156,7 +137,7 @@ def simulate(
     if note := unknown_tools(workload):
         typer.echo(note, err=True)
     with progress_bar() as advance:
-        runs = run_here(spec, advance, config=load(config) if config else None, record=record)
+        runs = run_in_process(spec, advance, config=load(config) if config else None, record=record)
     show_runs(runs, trace=trace_of(workload), out=out, json=json)
 
 

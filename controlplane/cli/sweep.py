@@ -25,8 +25,9 @@ programs = 100
 [[hardware]]
 profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # tiers = ["dram:2000000:50"] (KV memory below the device: name, tokens, GB/s),
-# pool_tokens or pool_programs (how many of the workload's programs fit), chunk_tokens, rate_factor (on open rates),
-# name, replicas, routing ("session", "round_robin", "least_loaded", "hash", "prefix", "single"), link_gb_per_s,
+# pool_tokens or pool_programs (how many of the workload's programs fit), chunk_tokens, max_running,
+# rate_factor (on open rates), name, replicas, link_gb_per_s,
+# routing ("session", "round_robin", "least_loaded", "hash", "prefix", "single"),
 # changes = ["die:2:600", "join:2:900"] (engines that come and go, as --change)
 
 # A daemon's configuration, run beside the presets under its own name.
@@ -34,12 +35,6 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 preset = "penstock"
 admission.waste = 0.0
 """
-
-Sample = Annotated[
-    int,
-    typer.Option(min=0, help="Run a sample: all presets in N cells of the grid, drawn evenly; 0: the whole grid."),
-]
-SampleSeed = Annotated[int, typer.Option(min=0, help="Which sample: another seed draws other cells.")]
 
 
 def sweep(
@@ -49,7 +44,7 @@ def sweep(
         typer.Option(
             "--out",
             "-o",
-            help="The results, one row per run: .csv, or .parquet beside a .csv. Default: SPEC with .csv.",
+            help="The results: a CSV file, one row per run. Default: SPEC with .csv.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="How many runs at once; 0: one per CPU.")] = 0,
@@ -62,21 +57,13 @@ def sweep(
         bool, typer.Option("--redo-changed", help="Repeat runs of an older version of the code.")
     ] = False,
     example: Annotated[bool, typer.Option("--example", help="Print a file to start from.")] = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do and how long it takes, without doing it.")
-    ] = False,
-    sample: Sample = 0,
-    sample_seed: SampleSeed = 1,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what there is to do, without doing it.")] = False,
 ) -> None:
     """Simulate a grid: presets and variants x arrivals x seeds, for each workload on each hardware.
 
     It uses all cores and writes each result as it comes. It does not repeat runs whose results exist, so the same
     command continues an interrupted sweep. At the end it prints tables with 95% intervals over seeds;
     `penstock sweep-report` draws them.
-
-    A grid that takes too long is run in part: `--sample 50` draws 50 cells, each a workload on a hardware with one
-    telemetry, one load and one seed, evenly over each of these, and runs every preset in each. The same command
-    draws the same cells, and a larger sample keeps those of a smaller one. `--dry-run` says how long it takes.
     """
     if example:
         print(EXAMPLE, end="")  # noqa: T201
@@ -97,8 +84,6 @@ def sweep(
         baseline=baseline,
         redo=redo,
         dry=dry,
-        sample=sample,
-        sample_seed=sample_seed,
     ):
         raise typer.Exit(1)
 
@@ -137,10 +122,10 @@ def sweep_report(
 
         typer.echo(regret_markdown(Grid(rows), baseline) if regret else tables(Grid(rows)), nl=False)
         return
-    from controlplane.lab.compare.html import write_page, write_regret
+    from controlplane.lab.compare.html import sweep_html, write, write_regret
 
     if regret:
         write_regret(Grid(rows), path, baseline=baseline)
     else:
-        write_page(rows, path, baseline=baseline, command=sys.argv)
+        write(sweep_html(rows, baseline=baseline, command=sys.argv), path)
     typer.echo(f"report: {path}")

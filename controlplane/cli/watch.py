@@ -188,20 +188,20 @@ def _explained(paths: Mapping[str, Path], program: str, last: int, *, as_json: b
     from controlplane.operate.printing import json_line
     from controlplane.wire.decisions import Record, read_decisions
 
-    kept: dict[str, list[Record]] = {source: [] for source in paths}
-    logs = {source: tree.keep(read_decisions(path), kept[source]) for source, path in paths.items()}
-    told = stories(logs, program)
-    trees = list(filter(None, (tree.tree(records, program) for records in kept.values())))[:1]
-    of_whom = list(filter(None, (tree.whose(records, program) for records in kept.values())))[:1]
-    if not (told or trees or of_whom):
+    retained: dict[str, list[Record]] = {source: [] for source in paths}
+    logs = {source: tree.keep(read_decisions(path), retained[source]) for source, path in paths.items()}
+    entries = stories(logs, program)
+    trees = list(filter(None, (tree.tree(records, program) for records in retained.values())))[:1]
+    of_whom = list(filter(None, (tree.whose(records, program) for records in retained.values())))[:1]
+    if not (entries or trees or of_whom):
         raise _unknown(program, paths)
     if as_json:
-        told_as = [each.told() for each in told[-last:]]
-        for record in (*told_as, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
+        documents = [each.entries() for each in entries[-last:]]
+        for record in (*documents, *({"tree": each, "critical_path": tree.critical_path(each)} for each in trees)):
             yield json_line(record)
         return
-    yield from lines(told[-last:])
-    yield from ways(told[-last:])
+    yield from lines(entries[-last:])
+    yield from ways(entries[-last:])
     yield from tree.lines(trees[0]) if trees else ()
     yield from of_whom
 
@@ -214,7 +214,7 @@ def _names(paths: Mapping[str, Path]) -> list[str]:
 
 
 def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
-    from controlplane.core.errors import UnknownProgram
+    from controlplane.core.model.errors import UnknownProgram
 
     where, latest = ", ".join(map(str, paths.values())), ", ".join(_names(paths)[-10:]) or "none"
     return UnknownProgram(f"nothing was decided about {program!r} in {where}; the latest programs: {latest}")
@@ -222,8 +222,8 @@ def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
 
 def _logs(nodes: list[str] | None, files: list[Path] | None, state_dir: Path | None) -> dict[str, Path]:
     """The decision logs that were asked for, by what they are called."""
+    from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path
-    from controlplane.wire.endpoint import default_state_dir
 
     folder = state_dir or default_state_dir()
     named = {name: log_path(name, folder) for name in nodes or ([] if files else ["local"])}

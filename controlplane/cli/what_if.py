@@ -1,22 +1,16 @@
 """``penstock what-if``: a recorded stretch again, under another decision or on another machine."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from controlplane.cli import completion
-from controlplane.cli.options import Json, Out
-from controlplane.cli.stretch import LOG, of_a_stretch
-
-if TYPE_CHECKING:
-    from controlplane.lab.whatif.replays import Replays
+from controlplane.cli.options import HARDWARE, Json, Out
 
 
-@of_a_stretch
 def what_if(
-    log: Annotated[Path, LOG],
+    log: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote, or still writes.")],
     preset: Annotated[
         str,
         typer.Option("--preset", "-p", help="Decide by this preset instead.", autocompletion=completion.presets),
@@ -30,8 +24,23 @@ def what_if(
     ] = "",
     engines: Annotated[str, typer.Option(help="Another number of engines, or a change: -1, 2x.")] = "",
     agents: Annotated[str, typer.Option(help="As many times the agents: 2x, +50%, 0.5x.")] = "",
-    *,
-    replays: Callable[[Path], "Replays"],
+    since: Annotated[
+        float | None,
+        typer.Option(help="Begin so many seconds after the log's first event; before its last one, if negative."),
+    ] = None,
+    until: Annotated[float | None, typer.Option(help="End there, likewise.")] = None,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1, max=100, help="How often each side is simulated, with arrivals and tool times a little shifted."
+        ),
+    ] = 3,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens in one step of the engine's chunked prefill.")
+    ] = HARDWARE.chunk_tokens,
+    max_running: Annotated[
+        int, typer.Option(min=1, help="Most turns that the engine runs at once.")
+    ] = HARDWARE.max_running,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -47,11 +56,15 @@ def what_if(
     import sys
 
     from controlplane.lab.whatif.question import Question
+    from controlplane.lab.whatif.replays import Replays, TraceWindow
 
     question = Question(
         preset=preset, settings=tuple(settings), pool_tokens=pool_tokens, engines=engines, agents=agents
     )
-    answer = replays(log).ask(question)
+    stretch = TraceWindow(
+        log=log, since_s=since, until_s=until, repeat=repeat, chunk_tokens=chunk_tokens, max_running=max_running
+    )
+    answer = Replays(stretch).ask(question)
     if json:
         import json as stdlib_json
 

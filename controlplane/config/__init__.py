@@ -11,9 +11,8 @@ A preset gives the six policies; a section of the policy's kind overrides its pa
 
 from controlplane.config.changes import Change, changes, keep_until_restart
 from controlplane.config.model import DEFAULT_HTTP, ENVIRONMENT, ApiConfig, Config, HostConfig, TelemetryConfig
-from controlplane.config.override import overridden, parse_setting
 from controlplane.config.parse import parse
-from controlplane.config.shadow import promoted
+from controlplane.config.settings import overridden, parse_setting, promoted
 from controlplane.config.show import show, template
 from controlplane.config.sources import Resolved, Source, content_of, is_stream, load
 

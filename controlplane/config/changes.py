@@ -31,11 +31,10 @@ class Change:
 
     @property
     def is_live(self) -> bool:
-        """True if a running daemon can apply the change."""
         return self.key.partition(".")[0] not in UNTIL_RESTART
 
     def __str__(self) -> str:
-        return f"{self.key}: {said(self.before)} -> {said(self.after)}"
+        return f"{self.key}: {quoted(self.before)} -> {quoted(self.after)}"
 
 
 def values(config: Config) -> dict[str, Any]:
@@ -58,6 +57,6 @@ def keep_until_restart(running: Config, wanted: Config) -> Config:
     return replace(wanted, **{key: getattr(running, key) for key in UNTIL_RESTART})
 
 
-def said(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A key's value as a person reads it."""
     return "none" if value is None else repr(value)

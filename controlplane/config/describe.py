@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.config.words import MEANINGS, UNIT_OF, UNITS
-from controlplane.core.errors import allowed
+from controlplane.core.model.errors import allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

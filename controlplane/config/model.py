@@ -3,12 +3,11 @@
 import re
 from dataclasses import dataclass, field
 
-from controlplane.core.control import ControlRules
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.presets import DEFAULT, PRESETS, Preset
-from controlplane.core.tuning import GOALS
-from controlplane.core.types import MOST_LEASE_S
-from controlplane.wire.subjects import check_name
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.types import MOST_LEASE_S
+from controlplane.core.policies.presets import DEFAULT, PRESETS, Preset
+from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.transport.subjects import check_name
 
 ENVIRONMENT = {
     "PENSTOCK_NODE": "node",
@@ -139,7 +138,7 @@ class FleetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowConfig:
-    """A second controller that decides beside the one in force and sends nothing (docs/adr/0056)."""
+    """A second controller that decides beside the one in force and sends nothing (docs/adr/0054)."""
 
     preset: str = ""  # its preset; empty: there is no shadow
     settings: tuple[str, ...] = ()
@@ -153,32 +152,6 @@ class ShadowConfig:
         require("stretch_s", self.stretch_s, low=1, high=86_400)
         if self.settings and not self.preset:
             raise ConfigError("expected a preset beside the settings, which change it", field="preset")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviseConfig:
-    """Settings that the daemon may change by itself, one step at a time (docs/adr/0060)."""
-
-    auto: bool = False  # whether it does; nothing is changed unless it is on
-    goal: str = GOALS[0]  # the figure that is to become better: mean_jct_s, p95_ttft_s or hit_rate
-    bounds: tuple[str, ...] = ()
-    step_ratio: float = 0.25  # one step, as a share of what lies between a setting's bounds
-    least_ratio: float = 0.05  # gain that a step has to be predicted to bring; of hit_rate in parts of 1
-    stretch_s: float = 600.0  # that is heard before a step is chosen, and again before it is judged
-    cooldown_s: float = 1800.0  # rest after a step was taken back, doubled with each in a row
-
-    def __post_init__(self) -> None:
-        if self.goal not in GOALS:
-            raise ConfigError(f"expected one of {', '.join(GOALS)}, got {self.goal!r}", field="goal")
-        require("step_ratio", self.step_ratio, low=0.01, high=1)
-        require("least_ratio", self.least_ratio, low=0.001, high=1)
-        require("stretch_s", self.stretch_s, low=10, high=86_400)
-        require("cooldown_s", self.cooldown_s, low=10, high=7 * 86_400)
-        if self.auto and not self.bounds:
-            what = (
-                "expected at least one KEY=LOW..HIGH, such as admission.kv_high=0.7..0.95: nothing else is changed"
-            )
-            raise ConfigError(what, field="bounds")
 
 
 def _is_host_and_port(text: str) -> bool:
@@ -206,7 +179,6 @@ class Config:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     shadow: ShadowConfig = field(default_factory=ShadowConfig)
-    advise: AdviseConfig = field(default_factory=AdviseConfig)
     control: ControlRules = field(default_factory=ControlRules)
     policies: Preset = field(default_factory=lambda: PRESETS[DEFAULT])
 

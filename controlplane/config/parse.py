@@ -8,11 +8,11 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from controlplane.config.model import Config
-from controlplane.core.errors import ConfigError, UnknownPolicy
-from controlplane.core.presets import POLICIES, policy_name, preset
-from controlplane.core.tenants import Tenancy, Tenant
-from controlplane.core.text import is_printable
-from controlplane.core.types import MOST_NAME
+from controlplane.core.model.errors import ConfigError, UnknownPolicy
+from controlplane.core.model.tenancy import Tenancy, Tenant
+from controlplane.core.model.text import is_printable
+from controlplane.core.model.types import MOST_NAME
+from controlplane.core.policies.presets import POLICIES, policy_name, preset
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
 
 
 def _build(
-    cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **given: Any
+    cls: type[T], data: Mapping[str, Any], path: str, *, choices: list[str] | None = None, **fixed: Any
 ) -> T:
-    known = [item.name for item in fields(cls) if item.name not in (*given, "tenancy")]  # type: ignore[arg-type]
+    known = [item.name for item in fields(cls) if item.name not in (*fixed, "tenancy")]  # type: ignore[arg-type]
     known += choices or []
     for key in data:
         if key not in known:
@@ -80,7 +80,7 @@ def _build(
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known) or 'none'}"
             raise ConfigError(f"{path}.{key}: unknown key{hint}", field=key)
     kinds = get_type_hints(cls)
-    values = dict(given)
+    values = dict(fixed)
     for key, value in data.items():
         kind = kinds[key]
         if is_dataclass(kind) and isinstance(value, Mapping):

@@ -27,7 +27,7 @@ def show(
     ``origins`` says by key where a value comes from, which is written after it. With ``explained`` each key's
     meaning is written above it. Tables and keys that ``without`` names are left out, and tables in them.
     """
-    told = origins or {}
+    origin_of = origins or {}
     lines = []
     for table in tables(config):
         if table.path.partition(".")[0] in without:
@@ -41,6 +41,6 @@ def show(
                 continue
             if explained and (name, value) != ("policy", table.policy):
                 lines.append(f"# {describe(type(table.value), words, name, value)}")
-            origin = f"  # {told[key]}" if key in told else ""
+            origin = f"  # {origin_of[key]}" if key in origin_of else ""
             lines.append(f"{name} = {msgspec.json.encode(value).decode()}{origin}")
     return "\n".join(lines) + "\n"

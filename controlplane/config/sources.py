@@ -10,19 +10,16 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from controlplane.config.advise import bounds_of, idle_bounds
 from controlplane.config.lines import lines_of
 from controlplane.config.model import ENVIRONMENT, Config
 from controlplane.config.parse import parse
-from controlplane.config.shadow import put, shadowed
-from controlplane.core.errors import ConfigError
-from controlplane.core.tuning import Bound
+from controlplane.config.settings import put, shadowed
+from controlplane.core.model.errors import ConfigError
 from controlplane.wire.files import read_bytes
 
-TUNED = "automatic advice"
-"""The origin of what it changed."""
 _LINK = "link_tokens_per_s"
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 18  # parsed in less than a second, in the loop of a daemon that runs
+_NESTED = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +29,12 @@ class Resolved:
     config: Config
     origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
     shadow: Config | None = None  # what a shadow decides by, if there is to be one
-    bounds: tuple[Bound, ...] = ()  # within which automatic advice may change settings
 
     @property
     def without_effect(self) -> tuple[str, ...]:
         """Settings that change nothing in a daemon, each with its place and the reason."""
-        said = [origin for key, origin in self.origins.items() if key == f"placement.{_LINK}"]
         why = f"{_LINK} is for `penstock simulate` and sweeps: no engine sends another what it holds"
-        idle = idle_bounds(self.config, self.bounds)
-        place = self.origins.get("advise.bounds", "")
-        return (*(f"{origin}: {why}" for origin in said), *(f"{place}: {told}" for told in idle))
+        return tuple(f"{origin}: {why}" for key, origin in self.origins.items() if key == f"placement.{_LINK}")
 
     def for_a_daemon(self) -> "Resolved":
         """The same without what a daemon's engines cannot do."""
@@ -54,14 +47,12 @@ class Source:
     """A daemon's configuration source, read at the start and at each reload.
 
     ``options`` are command-line options by dotted key, None where not given. ``promoted`` holds what `penstock
-    promote` made live over all of that, None for what is to be as if it were not given; ``tuned`` what automatic
-    advice changed, over that.
+    promote` made live over all of that, None for what is to be as if it were not given.
     """
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     promoted: Mapping[str, Any] = field(default_factory=dict)
-    tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, *, again: bool = False, content: bytes | None = None) -> Resolved:
         """Read all sources. ``again`` means that they were read before.
@@ -84,17 +75,9 @@ class Source:
             origins.pop(key, None)
             if value is not None:
                 origins[key] = "penstock promote"
-        for key, value in self.tuned.items():
-            put(data, key, value)
-            origins[key] = TUNED
         try:
             config = parse(data)
-            return Resolved(
-                config=config,
-                origins=origins,
-                shadow=shadowed(data, config),
-                bounds=bounds_of(data, config),
-            )
+            return Resolved(config=config, origins=origins, shadow=shadowed(data, config))
         except ConfigError as error:
             where = self._to_blame(str(error), origins)
             raise type(error)(f"{where}: {error}" if where else str(error), field=error.field) from None
@@ -161,6 +144,8 @@ def is_stream(path: Path) -> bool:
 
 
 def _tables(text: str, path: Path | None) -> dict[str, Any]:
+    if _NESTED.search(text):  # each part of a key costs tomllib as much as all before it
+        raise ConfigError(f"{path}: a key of more than 32 parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a wrong syntax; a number or nesting without end

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from controlplane.config.model import Config
-from controlplane.core.presets import POLICIES, policy_name
+from controlplane.core.policies.presets import POLICIES, policy_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,6 @@ class Table:
 
     @property
     def above(self) -> str:
-        """The prefix of a key's dotted path."""
         return f"{self.path}." if self.path else ""
 
     def items(self) -> Iterator[tuple[str, Any]]:

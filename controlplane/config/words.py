@@ -14,8 +14,6 @@ MEANINGS = {
     "ask; empty: none",
     "shadow.settings": "what the shadow has otherwise than the configuration in force, beside the preset: each as "
     "`KEY=VALUE`, such as `admission.kv_high=0.9`; `KEY=` as if the key were not given",
-    "advise.bounds": "what may be changed, and between which values: each as `KEY=LOW..HIGH`, such as "
-    "`admission.kv_high=0.7..0.95`; a key of a policy's table or of `control`, whose value is a number",
     "control.interval_s": "the control interval: once in each, the daemon judges load, sweeps silent programs and "
     "moves the window",
     "control.overdue_s": "a program that has waited this long for a slot is no longer passed over, and goes first "
@@ -72,13 +70,13 @@ MEANINGS = {
     "admission.aimd.kv_high": "share of the pool that the forecast may fill",
     "admission.aimd.used_only": "the window grows only while it is used; false: MARS as printed (ADR 0003)",
     "admission.aimd.one_cut": "the window is cut again only once the last cut has had its effect; false: MARS as "
-    "printed (ADR 0026)",
+    "printed (ADR 0003)",
     "admission.aimd.compute": "the forecast may fill kv_high twice while computing is idle and once when it is "
-    "saturated, and may exceed that by less (ADR 0041)",
-    "admission.aimd.slow_start": "the window doubles until its first cut, then grows by alpha (ADR 0034)",
-    "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0011)",
+    "saturated, and may exceed that by less (ADR 0019)",
+    "admission.aimd.slow_start": "the window doubles until its first cut, then grows by alpha (ADR 0003)",
+    "admission.aimd.evidence": "W_cpu holds only while the host is overloaded; false: always (ADR 0003)",
     "admission.aimd.forecast": "newcomers are admitted by what all programs will come to need; false: W_kv counts "
-    "them by what they ask for now (ADR 0013, 0030)",
+    "them by what they ask for now (ADR 0005)",
     "admission.concur.alpha": "programs added to the window in an interval in which the cache is little used",
     "admission.concur.beta": "factor by which the window is cut in an interval in which the cache is full and "
     "missed",

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.errors import LocalEventError
-from controlplane.core.events import Event
+from controlplane.core.model.errors import LocalEventError
+from controlplane.core.model.events import Event
 
 Numbered = tuple[int, int, Event]  # (sequence, at_ns, event)
-Encode = Callable[[str, int, Sequence[tuple[int, Event]]], bytes]
+Encode = Callable[[int, Sequence[tuple[int, Event]]], bytes]  # of the first sequence, and (at_ns, event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,33 +30,17 @@ def runs(items: Iterable[Numbered], limit: int) -> Iterator[list[Numbered]]:
         yield run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packer:
-    """Encode runs of events, none larger than ``max_bytes``."""
-
-    publisher: str
-    encode: Encode
-    max_bytes: int
-
-    def pack(self, run: Sequence[Numbered]) -> tuple[list[Packed], list[str]]:
-        """The batches, and the problem of each event that fits in none."""
-        packed: list[Packed] = []
-        rejected: list[str] = []
-        self._pack(run, packed, rejected)
-        return packed, rejected
-
-    def _pack(self, run: Sequence[Numbered], packed: list[Packed], rejected: list[str]) -> None:
-        try:
-            data = self.encode(self.publisher, run[0][0], [item[1:] for item in run])
-            if len(data) <= self.max_bytes:
-                packed.append(Packed(data=data, events=len(run)))
-                return
-            problem = f"{type(run[0][2]).__name__} of {len(data)} bytes: the server takes {self.max_bytes}"
-        except LocalEventError as error:
-            problem = str(error)
-        if len(run) == 1:
-            rejected.append(problem)
-            return
-        middle = len(run) // 2
-        self._pack(run[:middle], packed, rejected)
-        self._pack(run[middle:], packed, rejected)
+def pack(run: Sequence[Numbered], encode: Encode, max_bytes: int) -> tuple[list[Packed], list[str]]:
+    """The batches of a run, none larger than ``max_bytes``, and the problem of each event that fits in none."""
+    try:
+        data = encode(run[0][0], [item[1:] for item in run])
+        if len(data) <= max_bytes:
+            return [Packed(data=data, events=len(run))], []
+        problem = f"{type(run[0][2]).__name__} of {len(data)} bytes: the server takes {max_bytes}"
+    except LocalEventError as error:
+        problem = str(error)
+    if len(run) == 1:
+        return [], [problem]
+    middle = len(run) // 2
+    first, second = pack(run[:middle], encode, max_bytes), pack(run[middle:], encode, max_bytes)
+    return first[0] + second[0], first[1] + second[1]

@@ -12,15 +12,17 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from controlplane.core.commands import Command
-from controlplane.core.errors import require
-from controlplane.core.events import Event, PublisherState
-from controlplane.emit.pump import Pump, PumpOptions, Queued
+from controlplane.core.model.commands import Command
+from controlplane.core.model.errors import require
+from controlplane.core.model.events import Event, PublisherState
+from controlplane.emit.publisher_loop import LoopOptions, PublisherLoop, Queued
 from controlplane.emit.runtime import Runtime
 from controlplane.emit.stats import EmitterStats
-from controlplane.wire import subjects
+from controlplane.transport import subjects
 
 if TYPE_CHECKING:
     from controlplane.wire.heartbeat import Heartbeat
@@ -35,7 +37,6 @@ class Emitter:
         so that a server that moved is found. While none answers, events wait.
     :param role: ``engine``, ``gate``, ``tool``, ...: the last part of the subject.
     :param capacity: events that wait at most. The oldest is dropped for a new one; readers see the gap.
-    :param batch: events in a batch at most.
     :param linger_s: how long the first event of a batch waits for others. Urgent events do not wait.
     :param on_command: called with each command, in the emitter's thread: be quick, and hop to your own thread.
     :param on_heartbeat: called with each heartbeat of the daemon, in the emitter's thread.
@@ -53,7 +54,6 @@ class Emitter:
         node: str,
         role: str,
         capacity: int = 65536,
-        batch: int = 256,
         linger_s: float = 0.005,
         on_command: Callable[[Command], None] | None = None,
         on_heartbeat: "Callable[[Heartbeat], None] | None" = None,
@@ -62,21 +62,21 @@ class Emitter:
         runtime: Runtime | None = None,
     ) -> None:
         require("capacity", capacity, low=1, high=float("inf"))
-        require("batch", batch, low=1, high=65536)
         require("linger_s", linger_s, low=0, high=60)
         subjects.event_subject(node, role)
-        self._url = url if callable(url) else _always(url)
-        self._node = node
-        self._role = role
+        self._options = LoopOptions(
+            url=url if callable(url) else partial(str, url),
+            node=node,
+            role=role,
+            linger_s=linger_s,
+            on_command=on_command,
+            on_heartbeat=on_heartbeat,
+            state=state,
+            connect_options=connect_options or {},
+            runtime=runtime or Runtime(),
+        )
         self._capacity = capacity
-        self._batch = batch
-        self._linger_s = linger_s
-        self._on_command = on_command
-        self._on_heartbeat = on_heartbeat
-        self._state = state
-        self._connect_options = connect_options or {}
-        self._runtime = runtime or Runtime()
-        self._now_ns = self._runtime.now_ns
+        self._now_ns = self._options.runtime.now_ns
         self._started = False
         self._closed = False
         self._begin()
@@ -84,11 +84,11 @@ class Emitter:
 
     def _begin(self) -> None:
         """Make what each process must have of its own: a queue, counters and a boot id."""
-        self.publisher = subjects.publisher_name(self._node, self._role, uuid.uuid4().hex[:12])
+        self.publisher = subjects.publisher_name(self._options.node, self._options.role, uuid.uuid4().hex[:12])
         self._queue: deque[Queued] = deque()
         self._dropped = 0
         self._lock = threading.RLock()  # re-entrant: a signal handler may emit, too
-        self._pump: Pump | None = None
+        self._pump: PublisherLoop | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, *, role: str = "") -> None:
@@ -100,25 +100,13 @@ class Emitter:
         with self._lock:
             if self._thread is not None or self._closed:
                 return
-            if role and role != self._role:
-                self.publisher = subjects.publisher_name(self._node, role, self.publisher.rpartition("/")[2])
-                self._role = role
+            if role and role != self._options.role:
+                self._options = replace(self._options, role=role)
+                boot_id = self.publisher.rpartition("/")[2]
+                self.publisher = subjects.publisher_name(self._options.node, role, boot_id)
             self._started = True
-            options = PumpOptions(
-                url=self._url,
-                node=self._node,
-                role=self._role,
-                publisher=self.publisher,
-                batch=self._batch,
-                linger_s=self._linger_s,
-                on_command=self._on_command,
-                on_heartbeat=self._on_heartbeat,
-                state=self._state,
-                connect_options=self._connect_options,
-                runtime=self._runtime,
-            )
-            pump = Pump(options, self._queue, lambda: self._dropped)
-            self._thread = self._runtime.thread(pump, f"penstock-emit-{self._role}")
+            pump = PublisherLoop(self._options, self.publisher, self._queue, lambda: self._dropped)
+            self._thread = self._options.runtime.thread(pump, f"penstock-emit-{self._options.role}")
             self._pump = pump
             atexit.register(self.close)
 
@@ -185,27 +173,9 @@ class Emitter:
 
     @property
     def stats(self) -> EmitterStats:
-        """The current counts."""
-        if self._pump is None:
-            return EmitterStats(queued=len(self._queue), dropped=self._dropped)
-        counters = self._pump.counters
-        return EmitterStats(
-            sent=counters.sent,
-            batches=counters.batches,
-            queued=len(self._queue),
-            dropped=self._dropped,
-            rejected=counters.rejected,
-            connected=counters.connected,
-            direct=counters.connected and counters.direct,
-            connections=counters.connections,
-            callback_errors=counters.callback_errors,
-            malformed=counters.malformed,
-            last_error=counters.last_error,
-        )
-
-
-def _always(url: str) -> Callable[[], str]:
-    return lambda: url
+        counted = self._pump.counters if self._pump is not None else EmitterStats()
+        direct = counted.connected and counted.direct
+        return replace(counted, queued=len(self._queue), dropped=self._dropped, direct=direct)
 
 
 _emitters: "weakref.WeakSet[Emitter]" = weakref.WeakSet()

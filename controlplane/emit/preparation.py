@@ -38,7 +38,7 @@ class Preparation(Generic[T]):
         """The environment, made now if it was not before. Raises what ``make`` raised, or ``TimeoutError``."""
         with self._changed:
             self._cancelled = False
-            self._wait.tell()
+            self._wait.answer()
             if not self._changed.wait_for(lambda: self._outcome is not None, timeout_s):
                 raise TimeoutError(f"no environment within {timeout_s:g} s")
             assert self._outcome is not None
@@ -52,7 +52,7 @@ class Preparation(Generic[T]):
     def begin(self) -> None:
         """Start making the environment: the program's turn is near."""
         self._cancelled = False
-        self._wait.tell()
+        self._wait.answer()
 
     def cancel(self) -> None:
         """Dispose of the environment: the program has left the queue, though it may come back."""
@@ -66,7 +66,7 @@ class Preparation(Generic[T]):
             if self._over:
                 return
             self._over = self._cancelled = True
-            self._wait.tell()
+            self._wait.answer()
             self._changed.notify_all()
 
     def _run(self) -> None:

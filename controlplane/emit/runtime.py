@@ -6,21 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-
-class Life(Protocol):
-    """The work of an emitter's thread."""
-
-    def run(self) -> None:
-        """Run until the work ends."""
+    from controlplane.emit.publisher_loop import PublisherLoop
 
 
-def _thread(life: Life, name: str) -> threading.Thread:
-    thread = threading.Thread(target=life.run, name=name, daemon=True)
+def _thread(pump: "PublisherLoop", name: str) -> threading.Thread:
+    thread = threading.Thread(target=pump.run, name=name, daemon=True)
     thread.start()
     return thread
 
@@ -41,5 +36,5 @@ class Runtime:
     now_ns: Callable[[], int] = time.monotonic_ns
     uniform: Callable[[float, float], float] = random.uniform
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    thread: Callable[[Life, str], threading.Thread] = _thread
+    thread: "Callable[[PublisherLoop, str], threading.Thread]" = _thread
     client: Callable[[], "Client"] = _client

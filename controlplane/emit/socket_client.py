@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.errors import RemoteEventError
+from controlplane.core.model.errors import RemoteEventError
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack, read
 
-_Hear = Callable[[Any], Awaitable[None]]
+_Handler = Callable[[Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SocketClient:
     pending_data_size = 0  # a batch is written at once
 
     def __init__(
-        self, on_refused: Callable[[str], None], on_closed: Callable[[], Awaitable[None]], on_commands: _Hear
+        self, on_refused: Callable[[str], None], on_closed: Callable[[], Awaitable[None]], on_commands: _Handler
     ) -> None:
         self.is_closed = False
         self._on_refused = on_refused
@@ -42,7 +42,7 @@ class SocketClient:
         self._reader, self._writer = await asyncio.open_unix_connection(path)
         self._reading = asyncio.ensure_future(self._read())
 
-    async def subscribe(self, subject: str, cb: _Hear) -> None:
+    async def subscribe(self, subject: str, cb: _Handler) -> None:
         """Do nothing: commands come anyway, and the socket carries no heartbeats."""
 
     async def publish(self, subject: str, data: bytes) -> None:
@@ -61,7 +61,6 @@ class SocketClient:
                 await self._answer.wait()
 
     async def close(self) -> None:
-        """Close the connection."""
         self.is_closed = True
         if self._reading is not None:
             self._reading.cancel()

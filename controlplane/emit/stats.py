@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EmitterStats:
     """Counts since the emitter was made, or since the fork in a forked child."""
 
@@ -17,24 +17,4 @@ class EmitterStats:
     connections: int = 0
     callback_errors: int = 0  # exceptions of on_command, on_heartbeat and state
     malformed: int = 0  # messages from the bus that made no sense
-    last_error: str = ""
-
-    @property
-    def reconnects(self) -> int:
-        """Connections after the first."""
-        return max(0, self.connections - 1)
-
-
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """The running counts; only the emitter's thread writes them."""
-
-    sent: int = 0
-    batches: int = 0
-    rejected: int = 0
-    connected: bool = False
-    direct: bool = False
-    connections: int = 0
-    callback_errors: int = 0
-    malformed: int = 0
     last_error: str = ""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from controlplane import clocks
-from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool
-from controlplane.core.events import (
+from controlplane.core.model.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool
+from controlplane.core.model.events import (
     EnvironmentWanted,
     Event,
     OpenTool,
@@ -28,13 +28,13 @@ from controlplane.core.events import (
     ToolEnqueued,
     ToolStarted,
 )
-from controlplane.core.text import made_good
+from controlplane.core.model.text import sanitize
 from controlplane.emit.emitter import Emitter
 from controlplane.emit.latest import Latest
 from controlplane.emit.preparation import Preparation
 from controlplane.emit.slot_wait import SlotWait
 from controlplane.emit.stats import EmitterStats
-from controlplane.wire.subjects import TOOL_ROLE
+from controlplane.transport.subjects import TOOL_ROLE
 
 log = logging.getLogger("penstock")
 
@@ -55,7 +55,7 @@ class _Call:
 class ToolReporter:
     """The reports of one process. No method blocks or raises; repeated or misordered reports are harmless.
 
-    Programs and calls have here the names that the daemon gives them: ``made_good``.
+    Programs and calls have here the names that the daemon gives them: ``sanitize``.
 
     A call that ends without having started (refused, cancelled) ends with duration 0. The thread starts with the
     first report.
@@ -82,7 +82,7 @@ class ToolReporter:
         self._enabled = enabled
         self._slots = slots and enabled
         self._patience_s = patience_s
-        self._heard_s = 0.0
+        self._last_seen_s = 0.0
         self._preparations: dict[str, Preparation[Any]] = {}  # by program
         self._calls: Latest[tuple[str, str], _Call] = Latest()
         self._emitter = Emitter(
@@ -92,7 +92,7 @@ class ToolReporter:
             capacity=capacity,
             state=self._state,
             on_command=self._obey,
-            on_heartbeat=self._hear,
+            on_heartbeat=self._on_heartbeat,
             connect_options=connect_options,
         )
         self._started = False
@@ -111,20 +111,20 @@ class ToolReporter:
 
         Children that still run are waited for.
         """
-        name = made_good(program_id)
+        name = sanitize(program_id)
         for key in [key for key in list(self._calls) if key[0] == name]:
             self.tool_ended(*key, ok=False)
         if program_id:
             self._emit(ProgramEnded(program_id=program_id, reason=reason), urgent=True)
             if (preparation := self._preparations.pop(name, None)) is not None:
                 preparation.close()
-            for hear in self.on_ended:
+            for notify in self.on_ended:
                 with contextlib.suppress(Exception):
-                    hear(program_id, reason)
+                    notify(program_id, reason)
 
     def tool_enqueued(self, program_id: str, call_id: str, tool: str) -> None:
         """Report that the agent asked for a tool, which may have to wait for others or for a person."""
-        program_id, call_id = made_good(program_id), made_good(call_id)
+        program_id, call_id = sanitize(program_id), sanitize(call_id)
         if program_id and call_id and tool and (program_id, call_id) not in self._calls:
             self._calls[program_id, call_id] = _Call(program_id, tool)
             self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
@@ -141,12 +141,12 @@ class ToolReporter:
     async def until_slot(self, program_id: str, call_id: str, tool: str) -> None:
         """Wait as ``wait_for_slot`` does, but in a task."""
         if self._slots and (wait := self._ask(program_id, call_id, tool)) is not None:
-            await wait.until_told()
+            await wait.until_answered()
             self._waited(wait)
 
     def tool_started(self, program_id: str, call_id: str, tool: str) -> None:
         """Report that the tool runs. It need not have been enqueued."""
-        program_id, call_id = made_good(program_id), made_good(call_id)
+        program_id, call_id = sanitize(program_id), sanitize(call_id)
         if not (program_id and call_id and tool):
             return
         call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
@@ -156,7 +156,7 @@ class ToolReporter:
 
     def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
         """Report that the tool returned (``ok``), raised or timed out. An unknown call is ignored."""
-        program_id, call_id = made_good(program_id), made_good(call_id)
+        program_id, call_id = sanitize(program_id), sanitize(call_id)
         call = self._calls.pop((program_id, call_id), None)
         if call is None:
             return
@@ -169,13 +169,7 @@ class ToolReporter:
 
     @property
     def stats(self) -> EmitterStats:
-        """Counts of what became of the reports."""
         return self._emitter.stats
-
-    @property
-    def publisher(self) -> str:
-        """This process's name on the bus."""
-        return self._emitter.publisher
 
     def prepare(
         self, program_id: str, make: Callable[[], T], dispose: Callable[[T], object] | None = None
@@ -186,11 +180,11 @@ class ToolReporter:
         and at the latest when the result is asked for. ``dispose`` takes back what was made for a program
         that left the queue. Ask before the program's first turn.
         """
-        program_id = made_good(program_id)
+        program_id = sanitize(program_id)
         wanted = EnvironmentWanted(program_id=program_id)
 
         def wait() -> SlotWait:
-            return SlotWait(lambda: self._emit(wanted, urgent=True), self._last_heard_s, self._patience_s)
+            return SlotWait(lambda: self._emit(wanted, urgent=True), self._daemon_seen_s, self._patience_s)
 
         preparation = self._preparations[program_id] = Preparation(make, dispose, wait)
         return preparation
@@ -198,18 +192,18 @@ class ToolReporter:
     # Slots
 
     def _ask(self, program_id: str, call_id: str, tool: str) -> SlotWait | None:
-        program_id, call_id = made_good(program_id), made_good(call_id)
+        program_id, call_id = sanitize(program_id), sanitize(call_id)
         if not (program_id and call_id and tool):
             return None
         call = self._calls.setdefault((program_id, call_id), _Call(program_id, tool))
         if call.started_ns or call.slot is not None:
             return None
         event = ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool, wants_slot=True)
-        call.slot = SlotWait(lambda: self._emit(event, urgent=True), self._last_heard_s, self._patience_s)
+        call.slot = SlotWait(lambda: self._emit(event, urgent=True), self._daemon_seen_s, self._patience_s)
         return call.slot
 
     def _waited(self, wait: SlotWait) -> None:
-        if wait.was_told:
+        if wait.is_answered:
             return
         self.unanswered += 1
         if self.unanswered == 1:
@@ -220,7 +214,7 @@ class ToolReporter:
         if isinstance(command, StartTool):
             call = self._calls.get((command.program_id, command.call_id))
             if call is not None and (wait := call.slot) is not None:
-                wait.tell()
+                wait.answer()
         elif isinstance(command, PrepareEnvironment | CancelEnvironment):
             preparation = self._preparations.get(command.program_id)
             if preparation is not None and isinstance(command, PrepareEnvironment):
@@ -228,18 +222,18 @@ class ToolReporter:
             elif preparation is not None:
                 preparation.cancel()
 
-    def _hear(self, heartbeat: object) -> None:
+    def _on_heartbeat(self, heartbeat: object) -> None:
         if self._slots or self._preparations:  # who waits for nothing needs no clock
-            self._heard_s = clocks.awake_s()
+            self._last_seen_s = clocks.awake_s()
 
-    def _last_heard_s(self) -> float:
+    def _daemon_seen_s(self) -> float:
         """When the daemon last gave a sign of life; its own socket counts as one while it is open.
 
         Its silence counts from when it could have been heard: on a busy host seconds after a process began.
         """
         if self._emitter.is_loading:
-            self._heard_s = clocks.awake_s()
-        return clocks.awake_s() if self._emitter.stats.direct else self._heard_s
+            self._last_seen_s = clocks.awake_s()
+        return clocks.awake_s() if self._emitter.stats.direct else self._last_seen_s
 
     def _emit(self, event: Event, urgent: bool = False) -> None:
         if not self._enabled:

@@ -15,10 +15,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from controlplane import clocks
-from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
 from controlplane.eventloop import task_group
 from controlplane.fleet.metrics_page import PoolPage, read_page
-from controlplane.fleet.plain import PlainEngines
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 
 _HEALTH, _METRICS, _GATE = "/health", "/metrics", "/penstock/health"
@@ -51,19 +51,19 @@ class _Seen:
 
 
 class Checkup:
-    """Keeps the standing of the roster's engines true, and feeds ``plain``. Run it while this daemon leads."""
+    """Keeps the standing of the roster's engines true, and feeds ``pluginless``. Run it while this daemon leads."""
 
     def __init__(
         self,
         roster: Roster,
-        plain: PlainEngines,
+        pluginless: PluginlessEngines,
         *,
         patience: Patience | None = None,
         now_ns: Callable[[], int] = clocks.awake_ns,
         on_change: Callable[[Engine, str], None] = lambda engine, why: None,
     ) -> None:
         self._roster = roster
-        self._plain = plain
+        self._pluginless = pluginless
         self._patience = patience if patience is not None else Patience()
         self._now_ns = now_ns
         self._on_change = on_change  # told of who went or came, as it is now, and why
@@ -98,11 +98,11 @@ class Checkup:
             del self._seen[place]
         for engine in self._roster:
             seen = self._seen.setdefault(engine.place, _Seen(answered_ns=now_ns))
-            if (answers := self._plain.answers[engine.place]) != seen.answers:
+            if (answers := self._pluginless.answers[engine.place]) != seen.answers:
                 seen.answers, seen.answered_ns = answers, now_ns
             silent_ns = now_ns - seen.answered_ns
             if silent_ns > self._patience.silence_ns:
-                self._lose(engine, seen, f"it said nothing for {silent_ns // NANOSECONDS_PER_SECOND} s")
+                self._mark_gone(engine, seen, f"it said nothing for {silent_ns // NANOSECONDS_PER_SECOND} s")
             if not seen.knocking:
                 seen.knocking = True
                 looks.start_soon(self._knock, http, engine, seen)
@@ -122,7 +122,7 @@ class Checkup:
                 page = read_page(text)
             except ValueError as error:
                 seen.problem = f"its metrics page makes no sense: {error}"
-        self._plain.sampled(engine, page)
+        self._pluginless.sampled(engine, page)
 
     def _is_due(self, engine: Engine, seen: _Seen, now_ns: int) -> bool:
         if seen.health_ns is None or seen.failures or engine.standing is Standing.GONE:
@@ -157,23 +157,19 @@ class Checkup:
         seen.failures += 1
         seen.problem = why
         if seen.failures >= self._patience.failures:
-            self._lose(engine, seen, why)
+            self._mark_gone(engine, seen, why)
 
-    def _lose(self, engine: Engine, seen: _Seen, why: str) -> None:
-        """The roster is told, whatever anybody else has made of the engine meanwhile."""
+    def _mark_gone(self, engine: Engine, seen: _Seen, why: str) -> None:
         seen.problem = why
-        now = self._roster.at(engine.place)
-        if now is None or now.standing is Standing.GONE:
-            return
-        seen.before = now.standing
-        gone = replace(now, standing=Standing.GONE)
-        self._roster.put(gone)
-        self._on_change(gone, why)
+        if (now := self._roster.at(engine.place)) is not None and now.standing is not Standing.GONE:
+            seen.before = now.standing
+            self._change(now, Standing.GONE, why)
 
     def _find(self, engine: Engine, seen: _Seen) -> None:
-        now = self._roster.at(engine.place)
-        if now is None or now.standing is not Standing.GONE:
-            return
-        back = replace(now, standing=seen.before)
-        self._roster.put(back)
-        self._on_change(back, "it answers again")
+        if (now := self._roster.at(engine.place)) is not None and now.standing is Standing.GONE:
+            self._change(now, seen.before, "it answers again")
+
+    def _change(self, engine: Engine, standing: Standing, why: str) -> None:
+        changed = replace(engine, standing=standing)
+        self._roster.put(changed)
+        self._on_change(changed, why)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from controlplane.core.rendezvous import weights_of
+from controlplane.core.policies.placement.rendezvous import weights_of
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.gate.places import Places
 

@@ -16,7 +16,10 @@ from nats.errors import Error as NatsError
 from nats.js.kv import KeyValue
 
 from controlplane.config import Config, Source
-from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.daemon.compose import UMASK, attach_services, shielded_exit_stack
+from controlplane.daemon.daemon import Daemon
+from controlplane.daemon.process.instance_lock import instance_lock
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import run, task_group
 from controlplane.files import replace_file
@@ -27,15 +30,12 @@ from controlplane.fleet.front import Front
 from controlplane.fleet.in_cluster import InCluster
 from controlplane.fleet.leader import Leader, Parts
 from controlplane.fleet.lease import Lease
-from controlplane.fleet.plain import PlainEngines
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.registry import Registry, parse_engine
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.stream import FleetBus, of_engines
 from controlplane.gate import GateLimits
-from controlplane.shell.compose import UMASK, ending_stack, surround
-from controlplane.shell.daemon import Daemon
-from controlplane.shell.only_one import only_one
-from controlplane.wire.endpoint import default_state_dir, told_url
+from controlplane.transport.endpoint import default_state_dir, url_from_env
 from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _BEGIN_S = 60.0  # a cluster that was just started elects its leaders first
@@ -50,21 +50,21 @@ def run_fleet(source: Source) -> None:
 
 async def _serve(source: Source) -> None:
     config = source.read().for_a_daemon().config
-    url = config.nats_url or told_url()
+    url = config.nats_url or url_from_env()
     if not url:
         raise ConfigError(
             "a fleet needs the NATS servers that its nodes use: name them with --nats", field="nats_url"
         )
     state_dir = Path(config.state_dir) if config.state_dir else default_state_dir()
-    with only_one(config.node, state_dir):
-        await _serve_alone(source, url, state_dir)
+    with instance_lock(config.node, state_dir):
+        await _serve_locked(source, url, state_dir)
 
 
-async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
+async def _serve_locked(source: Source, url: str, state_dir: Path) -> None:
     resolved = source.read().for_a_daemon()
     config, fleet = resolved.config, resolved.config.fleet
     engines = [parse_engine(text) for text in fleet.engines]
-    async with task_group() as tasks, ending_stack() as ending:
+    async with task_group() as tasks, shielded_exit_stack() as ending:
         ending.callback(tasks.cancel_scope.cancel)
         lease_name = f"penstock-lease-{config.node}"  # a connection of its own: no lease waits behind a stream
         client = await connected(url, lease_name, within_s=_BEGIN_S)
@@ -73,7 +73,7 @@ async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
         lease = Lease(
             LeaderKey(bucket), _identity(state_dir / config.node), ttl_s=fleet.lease_ttl_s, rank=fleet.rank
         )
-        roster, engines_told = Roster(), Registry(bucket)
+        roster, registry = Roster(), Registry(bucket)
         in_cluster = InCluster(fleet.kubernetes, roster, lambda: lease.fence if lease.leading else None)
         for engine in () if in_cluster.has_engines else known:
             roster.put(engine)
@@ -86,23 +86,21 @@ async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
         )
         await bus.connect()
         ending.push_async_callback(bus.close)
-        daemon = Daemon(source, resolved, bus, state_dir / config.node / "snapshot.json", leads=lease)
-        daemon.pump.sift = of_engines(config.node)
+        daemon = Daemon(source, resolved, bus, state_dir / config.node / "snapshot.json", leadership=lease)
+        daemon.pipeline.event_filter = of_engines(config.node)
         daemon.roster = roster
         parts = _parts(config, url, daemon, bus, lease, roster)
         leader = Leader(parts)
-        await surround(daemon, state_dir, tasks, ending)
-        picker = parts.picker
-        assert isinstance(picker, PickerServer)
+        await attach_services(daemon, state_dir, tasks, ending)
         keep = daemon.tasks.keep
         works = [tasks.start_soon(keep, name, work) for name, work in in_cluster.works.items()]
-        await in_cluster.first_heard()
-        await picker.start(fleet.listen)
+        await in_cluster.wait_synced()
+        await parts.picker.start(fleet.listen)
         parts.front.start()
         await bus.answer_hand_over(leader.hand_over, lambda: daemon.is_leader)
         works += [tasks.start_soon(keep, name, work) for name, work in leader.works.items()]
         if not in_cluster.has_engines:
-            works.append(tasks.start_soon(keep, "roster", partial(engines_told.follow, roster)))
+            works.append(tasks.start_soon(keep, "roster", partial(registry.follow, roster, daemon.own.cannot_read)))
         works.append(tasks.start_soon(keep, "lease", partial(_contend, daemon, lease)))
         try:
             await daemon.run()
@@ -110,8 +108,8 @@ async def _serve_alone(source: Source, url: str, state_dir: Path) -> None:
             with CancelScope(shield=True):
                 works.pop().cancel()
                 await leader.leave()
-                await picker.stop()
-                await parts.plain.stop()
+                await parts.picker.stop()
+                await parts.pluginless.stop()
                 await parts.front.stop()
                 for work in works:
                     work.cancel()
@@ -130,8 +128,10 @@ def _parts(config: Config, url: str, daemon: Daemon, bus: FleetBus, lease: Lease
     def publisher(node: str, role: str) -> Emitter:
         return Emitter(url=url, node=node, role=role, connect_options=IMPATIENT)
 
-    plain = PlainEngines(roster, publisher, now_ns=daemon.clock.now_ns)
-    picker = PickerServer(gate=front.gate, roster=roster, turns=plain, name=config.node, now_ns=daemon.clock.now_ns)
+    pluginless = PluginlessEngines(roster, publisher, now_ns=daemon.clock.now_ns)
+    picker = PickerServer(
+        gate=front.gate, roster=roster, turns=pluginless, name=config.node, now_ns=daemon.clock.now_ns
+    )
     return Parts(
         daemon=daemon,
         bus=bus,
@@ -139,7 +139,7 @@ def _parts(config: Config, url: str, daemon: Daemon, bus: FleetBus, lease: Lease
         roster=roster,
         front=front,
         picker=picker,
-        plain=plain,
+        pluginless=pluginless,
         endpoints=Path(config.fleet.endpoints) if config.fleet.endpoints else None,
     )
 

@@ -9,10 +9,10 @@ from anyio import fail_after, move_on_after
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from controlplane.core.errors import EngineUnavailable
-from controlplane.shell.logs import logger
-from controlplane.wire.nats_options import nats_options, refusal
-from controlplane.wire.nats_url import shown
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.daemon.process.logs import logger
+from controlplane.transport.nats_options import nats_options, refusal
+from controlplane.transport.nats_url import redact
 
 IMPATIENT: dict[str, Any] = {"ping_interval": 1, "max_outstanding_pings": 2}
 """A client's usual patience with a server that says nothing is minutes."""
@@ -27,10 +27,10 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
     """A client that comes back by itself. Raises ``EngineUnavailable`` if nobody answers there in that time."""
     errors: deque[Exception] = deque(maxlen=_LAST_ERRORS)
 
-    async def told(error: Exception) -> None:
+    async def on_error(error: Exception) -> None:
         """The first is logged, as somebody may wait; what fails later is told by whom it fails."""
         if not errors:
-            _log.warning("no NATS server", url=shown(url), error=str(error) or type(error).__name__)
+            _log.warning("no NATS server", url=redact(url), error=str(error) or type(error).__name__)
         errors.append(error)
 
     client = Client()
@@ -39,7 +39,7 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
         "max_reconnect_attempts": -1,  # this holds for the first connection too, hence the limit
         "reconnect_time_wait": 0.2,
         "connect_timeout": _CONNECT_S,
-        "error_cb": told,
+        "error_cb": on_error,
         **IMPATIENT,
         **nats_options(url),
     }
@@ -51,7 +51,7 @@ async def connected(url: str, name: str, *, within_s: float = _WITHIN_S) -> Clie
             await client.close()
         if isinstance(error, NatsError | OSError | TimeoutError):
             why = refusal(errors) or str(error) or f"nothing within {within_s:g} s"
-            raise EngineUnavailable(f"no NATS server answers at {shown(url)}: {why}") from None
+            raise EngineUnavailable(f"no NATS server answers at {redact(url)}: {why}") from None
         raise
     return client
 

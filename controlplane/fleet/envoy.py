@@ -14,11 +14,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from controlplane.core.errors import ConfigError, require
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.daemon.process.installed import installed
 from controlplane.files import replace_file
 from controlplane.fleet.roster import Engine, Standing, host_and_port
 from controlplane.gate.identity import SESSION_HEADERS
-from controlplane.shell.installed import installed
 from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _MOST_BODY_BYTES = 1 << 30
@@ -26,7 +26,7 @@ _COLLECTOR = "collector"
 # When a turn whose picker was lost is asked for again. Another picker has it at once. One that is alone is awaited,
 # for its restart and the three seconds that Envoy asks nobody who was lost: else all that it held would fall on the
 # engines together. In whole seconds, or a word for the retry policy's own times.
-_AGAIN_SOON, _AGAIN_ALONE = "soon", "6"
+_RETRY_SOON, _RETRY_SINGLE = "soon", "6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def bootstrap(plane: DataPlane) -> str:
             }
             for number, at in enumerate(plane.pickers)
         ],
-        "lost_again": _AGAIN_ALONE if len(plane.pickers) == 1 else _AGAIN_SOON,
+        "lost_again": _RETRY_SINGLE if len(plane.pickers) == 1 else _RETRY_SOON,
         "endpoints": str(plane.endpoints.absolute()),
         "health_path": plane.health_path,
         "tracing": _tracing(plane) if plane.otlp_endpoint else None,
@@ -110,8 +110,8 @@ def write_endpoints(path: Path, roster: Iterable[Engine], *, version: str = "") 
     known = _known(path)
     if known is not None and known.get("resources") == [resource]:
         return False
-    said = {"version_info": "-".join(filter(None, (version, digest))), "resources": [resource]}
-    text = json.dumps(said, indent=1) + "\n"
+    document = {"version_info": "-".join(filter(None, (version, digest))), "resources": [resource]}
+    text = json.dumps(document, indent=1) + "\n"
     replace_file(path, [text.encode()], mode=0o666, draft=str(os.getpid()))  # two daemons may share the folder
     return True
 

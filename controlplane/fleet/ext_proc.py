@@ -12,19 +12,19 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from controlplane import clocks
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
+from controlplane.daemon.process.logs import logger
+from controlplane.fleet.active_turn import Turns
 from controlplane.fleet.choice import Choice
-from controlplane.fleet.exchange import Desk, Exchange, PickerCounters
 from controlplane.fleet.messages import SERVICE, ProcessingRequest, ProcessingResponse
+from controlplane.fleet.request_stream import PickerContext, PickerCounters, RequestStream
 from controlplane.fleet.roster import Roster
-from controlplane.fleet.turns import NoTurns, Turns
 from controlplane.fleet.watchdog import Watchdog
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import GATED_PATHS
-from controlplane.shell.logs import logger
-from controlplane.wire.bounds import grpc_options
+from controlplane.transport.bounds import grpc_options
 
 LIVENESS, READINESS = "liveness", "readiness"
 _ROLE = "x-penstock-role"
@@ -56,7 +56,7 @@ class PickerServer:
         *,
         gate: Gate,
         roster: Roster,
-        turns: Turns | None = None,
+        turns: Turns,
         name: str,
         paths: Iterable[str] = GATED_PATHS,
         continuity: Continuity | None = None,
@@ -65,10 +65,10 @@ class PickerServer:
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.name = name
-        self._desk = Desk(
+        self._picker = PickerContext(
             gate=gate,
             choice=Choice(roster, gate.places),
-            turns=turns if turns is not None else NoTurns(),
+            turns=turns,
             paths=frozenset(paths),
             now_ns=now_ns,
             continuity=continuity,
@@ -77,7 +77,7 @@ class PickerServer:
         self._serving = False
         self._open = 0
         self._health = health.aio.HealthServicer()
-        self._told: set[asyncio.Task[None]] = set()
+        self._health_updates: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
         self._watchdog = Watchdog(patience_s) if patience_s > 0 else None
         self._log = logger("picker")
@@ -85,7 +85,7 @@ class PickerServer:
     @property
     def counters(self) -> PickerCounters:
         """What passed so far."""
-        return self._desk.counters
+        return self._picker.counters
 
     async def start(self, listen: str) -> int:
         """Listen at ``listen``, ``host:port`` or ``unix:path``, and return the port.
@@ -105,7 +105,7 @@ class PickerServer:
         except RuntimeError as error:
             raise ConfigError(f"the picker cannot listen at {listen}: {error}") from None
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        await self._say(self._serving)
+        await self._set_health(self._serving)
         await server.start()
         self._server = server
         if self._watchdog is not None:
@@ -118,15 +118,15 @@ class PickerServer:
         if serving == self._serving:
             return
         self._serving = serving
-        self._log.info("serving" if serving else "serving no more", name=self.name, held=len(self._desk.holding))
+        self._log.info("serving" if serving else "serving no more", name=self.name, held=len(self._picker.holding))
         if self._server is not None:
-            task = asyncio.get_running_loop().create_task(self._say(serving))
-            self._told.add(task)
-            task.add_done_callback(self._told.discard)
+            task = asyncio.get_running_loop().create_task(self._set_health(serving))
+            self._health_updates.add(task)
+            task.add_done_callback(self._health_updates.discard)
         if not serving:
-            for exchange in tuple(self._desk.holding):
-                self._desk.counters.handed_over += 1
-                exchange.move_on()
+            for stream in tuple(self._picker.holding):
+                self._picker.counters.handed_over += 1
+                stream.move_on()
 
     async def stop(self) -> None:
         """Send away what is held, and hang up. Answers that are under way go on without the picker."""
@@ -137,7 +137,7 @@ class PickerServer:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(_GRACE_S)
             self._server = None
-        self._desk.watched.stop()
+        self._picker.awaiting.stop()
 
     def state(self) -> dict[str, object]:
         """What a health page shows of the picker, ready for JSON."""
@@ -148,7 +148,7 @@ class PickerServer:
             return int(server.add_insecure_port(listen))
         return int(server.add_secure_port(listen, self._credentials))
 
-    async def _say(self, serving: bool) -> None:
+    async def _set_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", SERVICE, READINESS):
             await self._health.set(name, status)
@@ -159,7 +159,7 @@ class PickerServer:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"picker {self.name} does not serve: ask another")
         self._open += 1
         try:
-            await Exchange(self._desk, context, _role(context)).run()
+            await RequestStream(self._picker, context, _role(context)).run()
         except grpc.aio.AbortError:
             raise
         except Exception as error:

@@ -7,9 +7,9 @@ leads: its own, or another one, while it has turns yet to let go.
 import asyncio
 from collections.abc import Callable
 
-from controlplane.core.events import FLEET_GATE, Event
 from controlplane.core.ledger import Ledger
-from controlplane.core.types import Status
+from controlplane.core.model.events import FLEET_GATE, Event
+from controlplane.core.model.types import Status
 from controlplane.emit.emitter import Emitter
 from controlplane.fleet.connection import IMPATIENT
 from controlplane.gate import Gate, GateLimits, GateLink, Inbox, Mode
@@ -62,7 +62,7 @@ class Front:
         """Whether any daemon was ever heard."""
         return self.gate.daemon[1] is not None
 
-    def hears_other(self, boot_id: str) -> bool:
+    def led_by_other(self, boot_id: str) -> bool:
         """Whether a daemon other than that one leads."""
         return self.is_led and self.gate.daemon[0] != boot_id
 
@@ -72,7 +72,7 @@ class Front:
             if program.account and program.status is not Status.ENDED:
                 self.gate.tenants.share(program.account, program.program_id)
             if (place := program.placed or program.replica) and program.status is not Status.ENDED:
-                self.gate.places.tell(program.program_id, place)
+                self.gate.places.assign(program.program_id, place)
 
     async def stop(self) -> None:
         """Say what is yet to be said, and hear no more."""

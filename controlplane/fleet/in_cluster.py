@@ -7,7 +7,7 @@ from anyio import move_on_after, sleep
 
 from controlplane.config.model import KubernetesConfig
 from controlplane.fleet.kube import Cluster, EndpointWatch
-from controlplane.fleet.kube_leader import LeaderEndpoint, Pod
+from controlplane.fleet.kube_leader import LeaderEndpoint
 from controlplane.fleet.roster import Roster
 
 _FIRST_S = 10.0  # that the first list of engines is waited for
@@ -37,16 +37,21 @@ class InCluster:
             )
             self.works["Kubernetes engines"] = self._watch.run
         if config.leader:
-            pod = Pod(name=config.pod, address=config.pod_ip)
-            told = LeaderEndpoint(cluster=cluster, slice_name=config.leader, pod=pod, revision=revision)
-            self.works["Kubernetes leader"] = told.run
+            endpoint = LeaderEndpoint(
+                cluster=cluster,
+                slice_name=config.leader,
+                pod=config.pod,
+                address=config.pod_ip,
+                revision=revision,
+            )
+            self.works["Kubernetes leader"] = endpoint.run
 
     @property
     def has_engines(self) -> bool:
         """Whether the roster is the API's affair, and not that of commands."""
         return self._watch is not None
 
-    async def first_heard(self) -> None:
+    async def wait_synced(self) -> None:
         """Wait until the API has told its engines once, for ten seconds at most: till then the roster is empty."""
         if self._watch is None:
             return

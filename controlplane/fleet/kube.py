@@ -2,7 +2,7 @@
 
 The Service is headless, and selects the pods that the InferencePool selects. Its slices say of each pod what a
 roster needs, whether it is ready, serves, or terminates, as kubelet and endpoint controller have judged it, and
-nothing else: no pod's specification has to be readable (docs/adr/0053). An engine's place is ``POD/engine-PORT``,
+nothing else: no pod's specification has to be readable (docs/adr/0050). An engine's place is ``POD/engine-PORT``,
 as the pod's daemon and plugin name it, whose node is the pod's name.
 
 Whatever happens to the API, the roster stays as it was told last: no engine is less for an API that is away.
@@ -19,9 +19,9 @@ import aiohttp
 import anyio
 import msgspec
 
-from controlplane.core.errors import ConfigError, ControlPlaneError
+from controlplane.core.model.errors import ConfigError, ControlPlaneError
+from controlplane.daemon.process.logs import logger
 from controlplane.fleet.roster import Engine, Roster, Standing
-from controlplane.shell.logs import logger
 from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -142,16 +142,16 @@ def engines_of(slices: Iterable[Slice], *, port: str = "", has_plugin: bool = Tr
     return found
 
 
-def _standing(told: Conditions) -> Standing:
-    if told.terminating:
-        return Standing.GONE if told.serving is False else Standing.DRAINING
-    return Standing.GONE if told.ready is False else Standing.SERVING
+def _standing(reported: Conditions) -> Standing:
+    if reported.terminating:
+        return Standing.GONE if reported.serving is False else Standing.DRAINING
+    return Standing.GONE if reported.ready is False else Standing.SERVING
 
 
-def _numbers(told: Slice, name: str) -> list[int]:
+def _numbers(reported: Slice, name: str) -> list[int]:
     return [
         each.port
-        for each in told.ports or ()
+        for each in reported.ports or ()
         if each.port is not None and each.protocol in (None, "TCP") and (not name or each.name == name)
     ]
 
@@ -189,10 +189,10 @@ class Cluster:
 
     def headers(self) -> dict[str, str]:
         """Who asks."""
-        token = (
-            {"Authorization": f"Bearer {read_text(self.token, MOST_SECRET_BYTES).strip()}"} if self.token else {}
-        )
-        return {"Accept": "application/json", **token}
+        headers = {"Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {read_text(self.token, MOST_SECRET_BYTES).strip()}"
+        return headers
 
     def tls(self) -> ssl.SSLContext | bool:
         """Whom to believe: the cluster's own authority."""
@@ -215,7 +215,7 @@ class EndpointWatch:
         self._port = port
         self._has_plugin = has_plugin
         self._slices: dict[str, Slice] = {}
-        self._told: dict[str, Engine] = {}
+        self._published: dict[str, Engine] = {}
         self._version = ""
 
     async def run(self) -> None:
@@ -228,7 +228,7 @@ class EndpointWatch:
                     if not self._version:
                         await self._list(session)
                     async for event in self._watch(session):
-                        self._heard(event)
+                        self._on_event(event)
                         delay_s = _LEAST_DELAY_S
                     await anyio.sleep(_BREATH_S)  # the API ended it in good order
                     continue
@@ -248,7 +248,7 @@ class EndpointWatch:
         listed = msgspec.json.decode(body, type=SliceList)
         self._slices = {each.metadata.name: each for each in listed.items or ()}
         self._version = listed.metadata.resource_version
-        self._tell()
+        self._publish()
         self.is_synced = True
 
     async def _watch(self, session: aiohttp.ClientSession) -> AsyncIterator[WatchEvent]:
@@ -275,35 +275,35 @@ class EndpointWatch:
             self._cluster.slices, params={**selected, **asked}, headers=self._cluster.headers(), timeout=timeout
         )
 
-    def _heard(self, event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             raise refusal(self._cluster.slices, status.code, bytes(event.object))
-        told = msgspec.json.decode(event.object, type=Slice)
-        self._version = told.metadata.resource_version
+        reported = msgspec.json.decode(event.object, type=Slice)
+        self._version = reported.metadata.resource_version
         if event.type == "BOOKMARK":  # it says only how far one has heard
             return
         if event.type == "DELETED":
-            self._slices.pop(told.metadata.name, None)
+            self._slices.pop(reported.metadata.name, None)
         else:
-            self._slices[told.metadata.name] = told
-        self._tell()
+            self._slices[reported.metadata.name] = reported
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """The roster, of what is new in what the slices say: others may know better of an engine meanwhile."""
         found = engines_of(self._slices.values(), port=self._port, has_plugin=self._has_plugin)
         # A pod that has yet to become ready for the first time is nothing to the fleet.
         engines = {
             place: engine
             for place, engine in found.items()
-            if engine.standing is not Standing.GONE or place in self._told
+            if engine.standing is not Standing.GONE or place in self._published
         }
-        for place in self._told.keys() - engines.keys():
+        for place in self._published.keys() - engines.keys():
             self._roster.remove(place)
         for place, engine in engines.items():
-            if self._told.get(place) != engine:
+            if self._published.get(place) != engine:
                 self._roster.put(engine)
-        self._told = engines
+        self._published = engines
 
 
 def refusal(url: str, status: int, body: bytes) -> ApiFailed:

@@ -10,35 +10,30 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from anyio import Event, create_task_group, current_time, move_on_after, sleep, to_thread
 
-from controlplane.core.errors import ConfigError, EngineUnavailable
-from controlplane.core.events import EnginesListed
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.core.model.events import EnginesListed
+from controlplane.daemon.daemon import Daemon
+from controlplane.daemon.process.logs import logger
 from controlplane.fleet.checkup import Checkup
 from controlplane.fleet.envoy import write_endpoints
+from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.front import Front
 from controlplane.fleet.lease import Lease
-from controlplane.fleet.plain import PlainEngines
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.fleet.stream import FleetBus
-from controlplane.shell.daemon import Daemon
-from controlplane.shell.logs import logger
+from controlplane.transport.subjects import CONTROL_ROLE, publisher_name
 from controlplane.wire.codec import encode_events
-from controlplane.wire.subjects import CONTROL_ROLE, publisher_name
 
 _LOOK_S = 0.05
 _AGAIN_S = 1.0  # what failed is tried again, and a node that was away is looked for
 _ASK_FOR_LEAD_S = 10.0  # who is preferred has been up for so long, and asks no more often
 _LEAVE_S = 3.0  # most that one who goes waits for another to lead
 _FOUND_S = 1.5  # Envoy, which looks once a second, has found by then who serves since a moment ago
-
-
-class Picker(Protocol):
-    """Whom Envoy asks (``PickerServer``), as far as it is used here."""
-
-    def set_serving(self, serving: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +45,8 @@ class Parts:
     lease: Lease
     roster: Roster
     front: Front
-    picker: Picker
-    plain: PlainEngines
+    picker: PickerServer
+    pluginless: PluginlessEngines
     endpoints: Path | None = None  # the file in which Envoy reads of the engines
 
 
@@ -62,12 +57,12 @@ class Leader:
         self._parts = parts
         self._changed = Event()
         self._publisher = publisher_name(parts.daemon.config.node, CONTROL_ROLE, secrets.token_hex(4))
-        self._told = 0  # events of ours
+        self._sequence = 0  # events of ours
         self._listed: EnginesListed | None = None  # what the stream was told last
         self._log = logger("fleet")
         self.works: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {  # by task: run until the daemon ends
             "picker": self.serve,
-            "roster told": self.tell,
+            "roster told": self.publish,
             "engine checks": self.check,
             "preferred lead": self.ask_for_lead,
         }
@@ -80,7 +75,7 @@ class Leader:
         if leads:
             self._listed = None
             parts.front.learn(parts.daemon.controller.ledger)
-            parts.plain.lead()
+            parts.pluginless.lead()
         else:
             self._forget_the_gone()
         self._look()
@@ -103,13 +98,13 @@ class Leader:
             is_leader = parts.daemon.is_leader
             wanted = self._may_serve(serving=serving)
             if was_leader and not is_leader:
-                await parts.plain.stop()
+                await parts.pluginless.stop()
                 moves_on_s = current_time() + _FOUND_S
             if current_time() >= moves_on_s:
                 # What is held here goes to the leader's picker, which tells of engines without a plugin. Before
                 # Envoy had found that one, it would have gone around both, and so would what came meanwhile.
                 moves_on_s = math.inf
-                wanted = wanted and not parts.front.hears_other(parts.daemon.boot_id)
+                wanted = wanted and not parts.front.led_by_other(parts.daemon.boot_id)
             if wanted != serving:
                 parts.picker.set_serving(wanted)
             serving, was_leader = wanted, is_leader and serving
@@ -124,7 +119,7 @@ class Leader:
         rank = parts.lease.leader_rank
         if parts.lease.leading or rank is None:
             return serving  # it is about to lead, or somebody is
-        if parts.front.hears_other(parts.daemon.boot_id):
+        if parts.front.led_by_other(parts.daemon.boot_id):
             return rank < parts.lease.rank
         return parts.front.was_led  # nobody leads just now: turns wait here until somebody does
 
@@ -140,8 +135,8 @@ class Leader:
                 asked_s = now_s
             elif now_s - asked_s >= _ASK_FOR_LEAD_S:
                 asked_s = now_s
-                told = await parts.bus.ask_to_hand_over()
-                self._log.info("asked for the lead", rank=parts.lease.rank, answer=told or "none")
+                answer = await parts.bus.ask_to_hand_over()
+                self._log.info("asked for the lead", rank=parts.lease.rank, answer=answer or "none")
             await sleep(_AGAIN_S)
 
     async def hand_over(self) -> str:
@@ -157,7 +152,7 @@ class Leader:
         if parts.lease.leading:
             await parts.lease.free()
             with move_on_after(_LEAVE_S):
-                while not parts.front.hears_other(parts.daemon.boot_id):  # noqa: ASYNC110  its time runs, too
+                while not parts.front.led_by_other(parts.daemon.boot_id):  # noqa: ASYNC110  its time runs, too
                     await sleep(_LOOK_S)
                 rank = parts.lease.leader_rank
                 if rank is None or rank <= parts.lease.rank:  # else it has served all along
@@ -173,7 +168,7 @@ class Leader:
             await sleep(_LOOK_S)
 
     async def _check_while_leading(self) -> None:
-        checkup = Checkup(self._parts.roster, self._parts.plain, on_change=self._standing_changed)
+        checkup = Checkup(self._parts.roster, self._parts.pluginless, on_change=self._standing_changed)
         async with create_task_group() as tasks:
             tasks.start_soon(checkup.run)
             while self._parts.daemon.is_leader:  # noqa: ASYNC110  a lease ends by the clock
@@ -183,15 +178,15 @@ class Leader:
     def _standing_changed(self, engine: Engine, why: str) -> None:
         self._log.warning("engine", place=engine.place, standing=str(engine.standing), why=why)
 
-    async def tell(self) -> None:
+    async def publish(self) -> None:
         """Keep the stream and Envoy told of the roster, until cancelled."""
         while True:
             self._changed = Event()
-            settled = await self._tell()
+            settled = await self._publish()
             with move_on_after(None if settled else _AGAIN_S):
                 await self._changed.wait()
 
-    async def _tell(self) -> bool:
+    async def _publish(self) -> bool:
         """Whether all is told."""
         parts = self._parts
         await to_thread.run_sync(self._write, self._seen(), abandon_on_cancel=True)  # its disk may hang
@@ -211,8 +206,8 @@ class Leader:
         if listed == self._listed and in_stream:
             return not parts.bus.missing
         now_ns = parts.daemon.clock.now_ns()
-        self._told += 1  # also where it is not confirmed: it may come all the same, and the next one is another
-        batch = encode_events(self._publisher, self._told, [(now_ns, listed)])
+        self._sequence += 1  # also where it is not confirmed: it may come all the same, and the next one is another
+        batch = encode_events(self._publisher, self._sequence, [(now_ns, listed)])
         if await parts.bus.relay_events(CONTROL_ROLE, batch):
             if listed != self._listed:
                 self._log.info(

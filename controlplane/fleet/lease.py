@@ -8,44 +8,19 @@ over for anybody (docs/adr/0050). Its own it counts by all time that went by, ot
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from anyio import fail_after, sleep
 
 from controlplane import clocks
-from controlplane.core.errors import require
-from controlplane.shell.logs import logger
+from controlplane.core.model.errors import require
+from controlplane.daemon.process.logs import logger
+from controlplane.fleet.buckets import Entry, LeaderKey, WriteConflict
 
 RENEW_S = 1.0
 _LOOK_S = 0.25  # between two looks at somebody else's lease
 _CALL_S = 0.8  # most that one call may take: the next renewal is due soon after
 _STAND_BACK_S = 3.0
 _FREE = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What the bucket holds: whose lease it is, empty for nobody's, and its revision."""
-
-    holder: bytes
-    revision: int
-
-
-class Outrun(Exception):
-    """Somebody else wrote since that revision."""
-
-
-class Bucket(Protocol):
-    """One key of a store in which all agree. Other errors than these mean: nobody knows."""
-
-    async def read(self) -> Entry | None:
-        """What is there, as far as this server knows; None if nothing ever was."""
-        ...
-
-    async def write(self, holder: bytes, last: int) -> int:
-        """Replace what has the revision ``last`` (0: nothing), and return the new one. Raises ``Outrun``."""
-        ...
 
 
 class Lease:
@@ -60,7 +35,7 @@ class Lease:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: LeaderKey,
         name: str,
         *,
         ttl_s: float,
@@ -98,9 +73,9 @@ class Lease:
     def _ends_s(self) -> float:
         return self._renewed_s + self.ttl_s - RENEW_S
 
-    def outrun(self) -> None:
+    def fenced_out(self) -> None:
         """Somebody else leads, whatever we believed."""
-        self._lose("somebody else commands")
+        self._step_down("somebody else commands")
 
     async def hand_over(self) -> None:
         """Let another one have the lease, which is taken again only if nobody does."""
@@ -121,8 +96,8 @@ class Lease:
         self._end_if_over()
         try:
             await (self._look(began_s) if self._held is None else self._renew(began_s))
-        except Outrun:
-            self._lose("somebody else has written it")
+        except WriteConflict:
+            self._step_down("somebody else has written it")
         except Exception as error:  # of the store or the network; a write may have been kept all the same
             why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             if not self._failure:
@@ -135,12 +110,12 @@ class Lease:
     def _end_if_over(self) -> None:
         if self._held is not None and not self.leading:
             cause = self._failure or "this process did not run"
-            self._lose(f"not renewed for {self.ttl_s - RENEW_S:g} s: {cause}")
+            self._step_down(f"not renewed for {self.ttl_s - RENEW_S:g} s: {cause}")
 
     async def free(self) -> None:
         """Let others have it at once."""
         held = self._held
-        self._lose("given up")
+        self._step_down("given up")
         if held is not None:
             try:
                 await self._write(_FREE, held)
@@ -159,7 +134,7 @@ class Lease:
         assert self._held is not None
         try:
             self._held = await self._write(self._name, self._held)
-        except Outrun:  # by ourselves, maybe: a write that nobody answered may have been kept
+        except WriteConflict:  # by ourselves, maybe: a write that nobody answered may have been kept
             entry = await self._read()
             if entry is None or entry.holder != self._name:
                 raise
@@ -187,19 +162,19 @@ class Lease:
         self._held = await self._write(self._name, last)
         self._fence, self._renewed_s, self.leader_rank = self._held, began_s, self.rank
         self._log.info("taken", fence=self._fence, why=why)
-        self._tell()
+        self._notify()
 
-    def _lose(self, why: str) -> None:
+    def _step_down(self, why: str) -> None:
         self._seen = None
         if self._held is None:
             return
         self._held = self.leader_rank = None  # who has it now is yet to be read; ours would be taken for that one's
         self._log.warning("lost", fence=self._fence, why=why)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        for told in self.on_change:
-            told()
+    def _notify(self) -> None:
+        for listener in self.on_change:
+            listener()
 
 
 def _rank_of(entry: Entry | None) -> int | None:

@@ -167,10 +167,10 @@ def _metadata(addresses: str) -> Any:
 
 def _subset(message: Any) -> frozenset[str] | None:
     space, key = _SUBSET_HINT
-    told = message.metadata_context.filter_metadata
-    if space not in told or key not in told[space].fields:
+    metadata = message.metadata_context.filter_metadata
+    if space not in metadata or key not in metadata[space].fields:
         return None
-    value = told[space].fields[key]
+    value = metadata[space].fields[key]
     if value.WhichOneof("kind") == "list_value":
         return _addresses(each.string_value for each in value.list_value.values)
     return _addresses(value.string_value.split(","))

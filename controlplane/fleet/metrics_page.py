@@ -57,11 +57,11 @@ class PoolPage:
 
 def read_page(text: str) -> PoolPage:
     """Read a page. Raises ``ValueError`` for text that is no such page where it should tell us something."""
-    kept = "\n".join(
+    selected = "\n".join(
         line for line in text.splitlines() if line.startswith(_WANTED)
     )  # of thousands: the rest is slow
     series: Series = defaultdict(list)
-    for family in text_string_to_metric_families(f"{kept}\n"):
+    for family in text_string_to_metric_families(f"{selected}\n"):
         for sample in family.samples:
             series[sample.name].append((sample.labels, float(sample.value)))
     if any(name.startswith(_VLLM) for name in series):
@@ -99,8 +99,8 @@ def _sglang(series: Series) -> PoolPage:
         return _sum(series, f"sglang:{name}", _sglang_rank)
 
     pool = total("max_total_num_tokens")
-    tells = "sglang:kv_available_tokens" in series
-    free = min(pool, max(0, total("kv_available_tokens") if tells else pool - total("num_used_tokens")))
+    has_available = "sglang:kv_available_tokens" in series
+    free = min(pool, max(0, total("kv_available_tokens") if has_available else pool - total("num_used_tokens")))
     pages = _by(series, "sglang:page_size", _sglang_rank)
     return PoolPage(
         engine="sglang",

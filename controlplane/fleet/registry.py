@@ -14,16 +14,17 @@ from nats.errors import Error as NatsError
 from nats.js.errors import KeyDeletedError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.daemon.process.logs import logger
 from controlplane.fleet.buckets import ENGINES, fleet_bucket
 from controlplane.fleet.connection import connected
 from controlplane.fleet.roster import Engine, Roster, Standing, host_and_port
-from controlplane.shell.logs import logger
-from controlplane.wire.subjects import check_name
+from controlplane.transport.subjects import check_name
 
 _PLAIN = "plain"
 _LOOK_S = 1.0
 _MOST_TRIES = 20
+_MOST_SHOWN = 5
 _MOST_LOGGED = 200  # characters of what makes no sense
 _Known = Mapping[str, Engine | None]
 _log = logger("roster")
@@ -73,7 +74,7 @@ class Registry:
     """
 
     def __init__(self, bucket: KeyValue) -> None:
-        self.unreadable = 0  # entries that were not understood when it was last read; 1 for a value as a whole
+        self.unreadable = ""  # what was not understood when it was last read
         self._bucket = bucket
         self._logged = -1  # the revision whose nonsense was logged
 
@@ -95,8 +96,11 @@ class Registry:
         """It leaves."""
         await self._change(lambda known: {name: engine for name, engine in known.items() if name != place})
 
-    async def follow(self, roster: Roster) -> None:
-        """Keep ``roster`` as the bucket has it, until cancelled. Who cannot read it goes on with what it knows."""
+    async def follow(self, roster: Roster, report: Callable[[str], object] = lambda _: None) -> None:
+        """Keep ``roster`` as the bucket has it, until cancelled. Who cannot read it goes on with what it knows.
+
+        ``report`` is called after each look, with what could not be read; empty: nothing.
+        """
         failed = False
         while True:
             try:
@@ -109,7 +113,9 @@ class Registry:
                         roster.put(_as_seen(engine, roster.at(engine.place)))
                 for place in [engine.place for engine in roster if engine.place not in value.engines]:
                     roster.remove(place)
+                report(self.unreadable)
             except EngineUnavailable as error:
+                report(str(error))
                 if not failed:
                     _log.warning("roster not read", error=str(error), action="going on with what is known")
                 failed = True
@@ -130,11 +136,12 @@ class Registry:
             if not isinstance(entries, dict):
                 raise ValueError(f"it is no object but {type(entries).__name__}")
         except (ValueError, RecursionError) as error:
-            self.unreadable = 1
-            what = f"the fleet's bucket holds a list of engines that cannot be read: {error}"
+            self.unreadable = what = f"the fleet's bucket holds a list of engines that cannot be read: {error}"
             raise EngineUnavailable(f"{what}; delete its key {ENGINES!r} to begin anew") from None
         engines = {place: _understood(place, entry, is_new) for place, entry in entries.items()}
-        self.unreadable = sum(engine is None for engine in engines.values())
+        bad = sorted(place for place, engine in engines.items() if engine is None)
+        some = ", ".join(bad[:_MOST_SHOWN])
+        self.unreadable = f"{len(bad)} of {len(engines)} engines in the fleet's bucket: {some}" if bad else ""
         return _Value(entries, engines, revision)
 
     async def _change(self, change: Callable[[_Known], _Known]) -> None:
@@ -190,25 +197,22 @@ def _written(engines: _Known, before: Mapping[str, Any]) -> bytes:
 
 def _understood(place: str, entry: Any, is_new: bool) -> Engine | None:
     try:
-        return checked(_engine(place, entry))
+        engine = Engine(
+            place=place,
+            address=str(entry["address"]),
+            has_plugin=bool(entry.get("plugin", True)),
+            pool_tokens=int(entry.get("pool_tokens", 0)),
+            standing=Standing.DRAINING if entry.get("drains") else Standing.SERVING,
+        )
+        return checked(engine)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ConfigError) as error:
         if is_new:
             _log.warning("engine not understood", engine=place[:_MOST_LOGGED], error=str(error)[:_MOST_LOGGED])
         return None
 
 
-def _engine(place: str, told: Mapping[str, Any]) -> Engine:
-    return Engine(
-        place=place,
-        address=str(told["address"]),
-        has_plugin=bool(told.get("plugin", True)),
-        pool_tokens=int(told.get("pool_tokens", 0)),
-        standing=Standing.DRAINING if told.get("drains") else Standing.SERVING,
-    )
-
-
-def _as_seen(told: Engine, known: Engine | None) -> Engine:
+def _as_seen(listed: Engine, known: Engine | None) -> Engine:
     """One that did not answer is still gone, unless it is told of as another than before."""
     if known is None or known.standing is not Standing.GONE:
-        return told
-    return known if replace(told, standing=Standing.GONE) == known else told
+        return listed
+    return known if replace(listed, standing=Standing.GONE) == known else listed

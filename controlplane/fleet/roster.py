@@ -56,13 +56,13 @@ class Roster:
         """It joins, or is as told now."""
         if self._by_place.get(engine.place) != engine:
             self._by_place[engine.place] = engine
-            self._tell()
+            self._notify()
 
     def remove(self, place: str) -> None:
         """It left."""
         if self._by_place.pop(place, None) is not None:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        for told in self.on_change:
-            told()
+    def _notify(self) -> None:
+        for listener in self.on_change:
+            listener()

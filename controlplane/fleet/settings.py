@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from controlplane.config import Resolved, Source
-from controlplane.core.retention.lend import Lend
-from controlplane.core.retention.never import Never
+from controlplane.core.policies.retention.lend import Lend
+from controlplane.core.policies.retention.never import Never
 
 DEFAULT_NAME = "fleet"
 _SILENCE = "control.silence"
@@ -17,26 +17,25 @@ class FleetSource(Source):
     """As ``Source``, for a fleet."""
 
     def read(self, *, again: bool = False, content: bytes | None = None) -> Resolved:
-        """As a node's; then the fleet's own name and patience, where nothing else is said, and no retention."""
-        return for_a_fleet(Source.read(self, again=again, content=content))
+        """As a node's; then the fleet's own name and patience, where nothing else is said, and no retention.
 
-
-def for_a_fleet(resolved: Resolved) -> Resolved:
-    """Nodes retain contexts, and the fleet sends them no commands; slots it lends as they do (docs/adr/0051)."""
-    config, origins = resolved.config, resolved.origins
-    silence = config.control.silence
-    usual = {
-        "ask_publisher_after_s": _ASK_AFTER_S,
-        "ask_publisher_every_s": _ASK_EVERY_S,
-        "ask_publisher_times": _ASK_TIMES,
-    }
-    unsaid = {key: value for key, value in usual.items() if f"{_SILENCE}.{key}" not in origins}
-    return replace(
-        resolved,
-        config=replace(
-            config,
-            node=config.node if "node" in origins else DEFAULT_NAME,
-            control=replace(config.control, silence=replace(silence, **unsaid)),  # type: ignore[arg-type]
-            policies=replace(config.policies, retention=Lend() if config.policies.retention.lends else Never()),
-        ),
-    )
+        Nodes retain contexts, and the fleet sends them no commands; slots it lends as they do (docs/adr/0049).
+        """
+        resolved = Source.read(self, again=again, content=content)
+        config, origins = resolved.config, resolved.origins
+        silence = config.control.silence
+        defaults = {
+            "ask_publisher_after_s": _ASK_AFTER_S,
+            "ask_publisher_every_s": _ASK_EVERY_S,
+            "ask_publisher_times": _ASK_TIMES,
+        }
+        missing = {key: value for key, value in defaults.items() if f"{_SILENCE}.{key}" not in origins}
+        return replace(
+            resolved,
+            config=replace(
+                config,
+                node=config.node if "node" in origins else DEFAULT_NAME,
+                control=replace(config.control, silence=replace(silence, **missing)),  # type: ignore[arg-type]
+                policies=replace(config.policies, retention=Lend() if config.policies.retention.lends else Never()),
+            ),
+        )

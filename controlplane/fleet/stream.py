@@ -16,15 +16,15 @@ from nats.js.api import ExternalStream, StreamConfig, StreamSource, SubjectTrans
 from nats.js.api import StreamInfo as JetStreamInfo
 from nats.js.errors import APIError, NotFoundError
 
-from controlplane.core.commands import Command, StateRequest
-from controlplane.core.events import Event, PublisherState, TurnAbandoned, TurnQueued, TurnsRefused
-from controlplane.fleet.buckets import NOT_CLUSTERED, REPLICAS
+from controlplane.core.model.commands import Command, StateRequest
+from controlplane.core.model.events import Event, PublisherState, TurnAbandoned, TurnQueued, TurnsRefused
+from controlplane.daemon.bus.connection import Bus
+from controlplane.daemon.bus.node_stream import node_stream
+from controlplane.daemon.process.logs import logger
+from controlplane.fleet.buckets import replicated
 from controlplane.fleet.connection import impatient
-from controlplane.shell.bus import Bus
-from controlplane.shell.logs import logger
-from controlplane.shell.node_stream import node_stream
+from controlplane.transport.subjects import PREFIX, check_name, command_subject, event_subject, stream_name
 from controlplane.wire.codec import encode_commands
-from controlplane.wire.subjects import PREFIX, check_name, command_subject, event_subject, stream_name
 
 _ENGINE = "engine"
 _GATES = TurnQueued | TurnAbandoned | TurnsRefused
@@ -44,12 +44,12 @@ def of_engines(fleet: str) -> Callable[[Sequence[Event], str], Sequence[Event]]:
     """
     own = f"{PREFIX}.{fleet}."
 
-    def sift(events: Sequence[Event], subject: str) -> Sequence[Event]:
+    def event_filter(events: Sequence[Event], subject: str) -> Sequence[Event]:
         if subject.startswith(own):
             return events
         return [_without_gate(event) for event in events if not isinstance(event, _GATES)]
 
-    return sift
+    return event_filter
 
 
 def _without_gate(event: Event) -> Event:
@@ -177,10 +177,5 @@ async def _info(jetstream: JetStreamContext, name: str) -> JetStreamInfo | None:
 
 
 async def _made(jetstream: JetStreamContext, config: StreamConfig) -> JetStreamInfo:
-    """On as many servers as a lease is kept on, where that many there are."""
-    try:
-        return await jetstream.add_stream(replace(config, num_replicas=REPLICAS))
-    except APIError as error:
-        if error.err_code != NOT_CLUSTERED:
-            raise
-    return await jetstream.add_stream(replace(config, num_replicas=1))
+    """On as many servers as a lease is kept on."""
+    return await replicated(lambda copies: jetstream.add_stream(replace(config, num_replicas=copies)))

@@ -15,7 +15,7 @@ _DONE = (b"data: [DONE]", b"event: message_stop")
 _PROMPT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 _CACHED = ("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "cached_tokens")
-_BESIDE_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic's input tokens are without
+_CACHE_TOKENS = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic's input tokens are without
 _DECODER = json.JSONDecoder()
 
 
@@ -50,7 +50,7 @@ class AnswerEnds:
 
     def usage(self) -> Usage | None:
         """What the answer says; None if it says nothing, or nothing that we can read."""
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for part in (self._head, self._tail):
             text = part.decode("utf-8", "replace")
             for found in _NAMED.finditer(text):
@@ -58,23 +58,23 @@ class AnswerEnds:
                     value, _ = _DECODER.raw_decode(text, found.end())
                 except (ValueError, RecursionError):
                     continue
-                told.update({name: each for name, each in value.items() if each is not None})
-        prompt = _first(told, _PROMPT)
+                fields.update({name: each for name, each in value.items() if each is not None})
+        prompt = _first(fields, _PROMPT)
         if prompt is None:
             return None
-        cached = _first(told, _CACHED)
-        if (read := _number(told, "cache_read_input_tokens")) is not None:
+        cached = _first(fields, _CACHED)
+        if (read := _number(fields, "cache_read_input_tokens")) is not None:
             cached = read
-            prompt += sum(_number(told, name) or 0 for name in _BESIDE_CACHED)
-        return Usage(prompt_tokens=prompt, output_tokens=_first(told, _OUTPUT) or 0, cached_tokens=cached)
+            prompt += sum(_number(fields, name) or 0 for name in _CACHE_TOKENS)
+        return Usage(prompt_tokens=prompt, output_tokens=_first(fields, _OUTPUT) or 0, cached_tokens=cached)
 
 
-def _first(told: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((number for name in names if (number := _number(told, name)) is not None), None)
+def _first(fields: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((number for name in names if (number := _number(fields, name)) is not None), None)
 
 
-def _number(told: Mapping[str, Any], path: str) -> int | None:
-    value: Any = told
+def _number(fields: Mapping[str, Any], path: str) -> int | None:
+    value: Any = fields
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if type(value) is int and value >= 0 else None

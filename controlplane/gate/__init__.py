@@ -12,7 +12,7 @@ from controlplane.gate.limits import GateLimits
 from controlplane.gate.link import GateLink
 from controlplane.gate.middleware import GatedRequest, GateMiddleware, HealthPage
 from controlplane.gate.requests import GATED_PATHS
-from controlplane.gate.tickets import Entered, GateCounters, GateState, Refused, Ticket
+from controlplane.gate.tickets import Entered, GateCounters, Refused, Ticket
 
 __all__ = [
     "GATED_PATHS",
@@ -24,7 +24,6 @@ __all__ = [
     "GateLimits",
     "GateLink",
     "GateMiddleware",
-    "GateState",
     "GatedRequest",
     "HealthPage",
     "Identity",

@@ -19,8 +19,8 @@ def kind_of_agent(body: Mapping[str, Any]) -> str:
     tools, instructions = sorted(_tool_names(body.get("tools"))), _instructions(body)[:_INSTRUCTIONS]
     if not tools and not instructions:
         return ""
-    said = json.dumps([tools, instructions]).encode()
-    return hashlib.sha256(said).hexdigest()[:_DIGEST]
+    payload = json.dumps([tools, instructions]).encode()
+    return hashlib.sha256(payload).hexdigest()[:_DIGEST]
 
 
 def _tool_names(tools: object) -> list[str]:

@@ -1,26 +1,12 @@
 """Whom the gate obeys: the daemon while heartbeats come, and itself, within bounds, when they stop."""
 
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from controlplane.gate.limits import GateLimits
 
-
-class HeartbeatLike(Protocol):
-    """The part of a heartbeat that the gate reads (``controlplane.wire`` has the record)."""
-
-    @property
-    def boot_id(self) -> str: ...
-    @property
-    def lease_ttl_ns(self) -> int: ...
-    @property
-    def limit(self) -> int: ...
-    @property
-    def draining(self) -> bool: ...
-    @property
-    def command_id(self) -> int: ...
-    @property
-    def fence(self) -> int: ...
+if TYPE_CHECKING:
+    from controlplane.wire.heartbeat import Heartbeat
 
 
 class Mode(StrEnum):
@@ -40,77 +26,56 @@ class Authority:
     """The daemon's lease, and what follows from its end. It has no clock: ``now_ns`` is an argument."""
 
     def __init__(self, limits: GateLimits) -> None:
+        self.limit = 0  # the last one heard; 0: no limit
+        self.draining = False  # while the daemon, by its last word, lets in nobody without a slot
+        self.boot_id = ""
+        self.last_beat_ns: int | None = None
         self._limits = limits
-        self._limit = 0
-        self._draining = False
-        self._boot_id = ""
-        self._command_id = 0
-        self._fence = 0
+        self._age = (0, 0)  # of the daemon: its lease, and its last command's number
         self._lease_ns = 0
-        self._heard_at_ns: int | None = None
-
-    @property
-    def limit(self) -> int:
-        """The last limit heard; 0 means no limit."""
-        return self._limit
-
-    @property
-    def draining(self) -> bool:
-        """True while the daemon, by its last word, lets in nobody without a slot."""
-        return self._draining
-
-    @property
-    def boot_id(self) -> str:
-        return self._boot_id
-
-    @property
-    def heard_at_ns(self) -> int | None:
-        return self._heard_at_ns
 
     def set_limit(self, limit: int) -> None:
-        self._limit = max(0, limit)
+        self.limit = max(0, limit)
 
-    def is_outdated(self, beat: HeartbeatLike, now_ns: int) -> bool:
+    def is_outdated(self, beat: "Heartbeat", now_ns: int) -> bool:
         """True if a daemon older than the governing one sent the heartbeat.
 
         It serves by an older lease, its ``fence``, or its commands have lower numbers. Once the younger daemon's
         lease has ended, any daemon is believed.
         """
-        is_other = beat.boot_id != self._boot_id and (beat.fence, beat.command_id) < (self._fence, self._command_id)
+        is_other = beat.boot_id != self.boot_id and (beat.fence, beat.command_id) < self._age
         return is_other and self.mode(now_ns) is Mode.GOVERNED
 
-    def heard(self, beat: HeartbeatLike, now_ns: int) -> bool:
+    def renew(self, beat: "Heartbeat", now_ns: int) -> bool:
         """Take note of a heartbeat; true when the daemon is new, restarted or back from a silence."""
-        fresh = self.mode(now_ns) is not Mode.GOVERNED or beat.boot_id != self._boot_id
+        fresh = self.mode(now_ns) is not Mode.GOVERNED or beat.boot_id != self.boot_id
         # A scaled clock must not turn a hiccup of the network into a loss: at least a second of the wall.
         lease_ns = beat.lease_ttl_ns if beat.lease_ttl_ns > 0 else self._limits.lease_ns
         # And a daemon's word is no reason to hold turns for ever once it has gone.
         self._lease_ns = min(max(lease_ns, self._limits.wall_second_ns), self._limits.most_lease_ns)
-        self._boot_id, self._command_id, self._fence = beat.boot_id, beat.command_id, beat.fence
-        self._heard_at_ns = max(now_ns, self._heard_at_ns or now_ns)
+        self.boot_id, self._age = beat.boot_id, (beat.fence, beat.command_id)
+        self.last_beat_ns = max(now_ns, self.last_beat_ns or now_ns)
         self.set_limit(beat.limit)
-        self._draining = beat.draining
+        self.draining = beat.draining
         return fresh
 
     def mode(self, now_ns: int) -> Mode:
-        if self._heard_at_ns is None:
+        if self.last_beat_ns is None:
             return Mode.PASSIVE
-        lost_at_ns = self._heard_at_ns + self._lease_ns
+        lost_at_ns = self.last_beat_ns + self._lease_ns
         if now_ns < lost_at_ns:
             return Mode.GOVERNED
         return Mode.KEEPING if now_ns < lost_at_ns + self._limits.keep_ns else Mode.OPENING
 
     def local_limit(self, now_ns: int) -> int | None:
         """How many programs the gate itself may give slots; None means no bound. Only while the daemon is lost."""
-        if self._limit == 0:
-            return None
-        return self._limit + self._steps(now_ns)
+        return self.limit + self._steps(now_ns) if self.limit else None
 
     def next_change_ns(self, now_ns: int) -> int | None:
         """When, without a heartbeat, ``mode`` or ``local_limit`` next changes."""
-        if self._heard_at_ns is None:
+        if self.last_beat_ns is None:
             return None
-        lost_at_ns = self._heard_at_ns + self._lease_ns
+        lost_at_ns = self.last_beat_ns + self._lease_ns
         if now_ns < lost_at_ns:
             return lost_at_ns
         open_at_ns = lost_at_ns + self._limits.keep_ns
@@ -120,7 +85,7 @@ class Authority:
 
     def _steps(self, now_ns: int) -> int:
         """Slots opened so far: the first at the end of the keeping time."""
-        if self.mode(now_ns) is not Mode.OPENING or self._heard_at_ns is None:
+        if self.mode(now_ns) is not Mode.OPENING or self.last_beat_ns is None:
             return 0
-        open_at_ns = self._heard_at_ns + self._lease_ns + self._limits.keep_ns
+        open_at_ns = self.last_beat_ns + self._lease_ns + self._limits.keep_ns
         return 1 + (now_ns - open_at_ns) // self._limits.open_step_ns

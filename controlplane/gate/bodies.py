@@ -1,21 +1,33 @@
 """Read request bodies, within bounds on their total size, their time and the number of values in them.
 
-One uninterruptible call parses a body, on the loop that serves everybody, and millions of small values cost it a
-thousand times as much as a long text of the same size. So the gate counts what is outside of strings while the body
-arrives, and refuses a body with too much of it unparsed. A body that never ends is refused in time. Until then its
-bytes count, and if there are too many in all, the largest body goes: its client is least likely an agent.
+A large body is parsed part by part, on the loop that serves everybody. Millions of small values cost a thousand
+times as much as a long text of the same size, here and in the engine. So the gate counts what is outside of strings
+while the body arrives, and refuses a body with too much of it unparsed. A body that never ends is refused in time.
+Until then its bytes count, and if there are too many in all, the largest body goes: its client is least likely an
+agent.
 """
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Any
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+import msgspec
+
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.asgi import ClientGone, Receive
 from controlplane.gate.encodings import Decoder
 from controlplane.gate.limits import GateLimits
 
 _SMALL = 1 << 16  # bytes: a body up to this is parsed in milliseconds, whatever it is made of
 _WINDOW = 1 << 16  # bytes looked at at once
+_PARSED_WHOLE = 1 << 20  # bytes: a millisecond
+_SPACES = 16  # characters that may stand before the first message
+_decode = msgspec.json.Decoder().decode
+_split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_split_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_UNREAD = (msgspec.MsgspecError, UnicodeDecodeError)
 _VALUES_A_CONTAINER = 20  # an object or a list costs about as much as so many numbers
 
 
@@ -34,25 +46,70 @@ class Structure:
     def __init__(self) -> None:
         self.values = 0
         self._in_string = False
-        self._kept = b""
+        self._carried = b""
 
     def feed(self, data: bytes) -> None:
-        """Count the next piece."""
         for start in range(0, len(data), _WINDOW):
-            self._look(self._kept + data[start : start + _WINDOW])
+            self._look(self._carried + data[start : start + _WINDOW])
 
     def _look(self, piece: bytes) -> None:
         piece = piece.replace(b"\\\\", b"")
-        self._kept = b"\\" if piece.endswith(b"\\") else b""  # what it escapes comes with the next piece
-        between = piece[: len(piece) - len(self._kept)].replace(b'\\"', b"").split(b'"')
+        self._carried = b"\\" if piece.endswith(b"\\") else b""  # what it escapes comes with the next piece
+        between = piece[: len(piece) - len(self._carried)].replace(b'\\"', b"").split(b'"')
         outside = b"".join(between[self._in_string :: 2])
         self._in_string ^= len(between) % 2 == 0
         self.values += outside.count(b",") + _VALUES_A_CONTAINER * (outside.count(b"[") + outside.count(b"{"))
 
 
-class _Body:
-    """One body that is arriving."""
+async def json_object(data: bytes) -> dict[str, Any] | None:
+    """Parse the JSON object that a body is; None if it is something else.
 
+    Of a large one each field, and each message, is parsed by itself, and others run meanwhile.
+    """
+    try:
+        value = await _parsed_in_parts(data) if len(data) > _PARSED_WHOLE else _parsed(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+async def _parsed_in_parts(data: bytes) -> Any:
+    try:
+        fields = _split_object(data)
+    except _UNREAD:
+        return _parsed(data)
+    value = {}
+    for name, field in fields.items():
+        await asyncio.sleep(0)
+        if len(memoryview(field)) > _PARSED_WHOLE and _begins_with_object(field):
+            value[name] = [_parsed(item) async for item in _items(field)]
+        else:
+            value[name] = _parsed(field)
+    return value
+
+
+def _begins_with_object(field: msgspec.Raw) -> bool:
+    return bytes(memoryview(field)[:_SPACES]).replace(b" ", b"").startswith(b"[{")
+
+
+async def _items(field: msgspec.Raw) -> AsyncIterator[msgspec.Raw]:
+    size = 0
+    for item in _split_list(field):
+        yield item
+        size += len(memoryview(item))
+        if size > _WINDOW:
+            size = 0
+            await asyncio.sleep(0)
+
+
+def _parsed(data: bytes | msgspec.Raw) -> Any:
+    try:
+        return _decode(data)
+    except _UNREAD:  # NaN, or half of a surrogate pair, which clients write as they cut a text
+        return json.loads(bytes(data))
+
+
+class _Body:
     __slots__ = ("chunks", "decoder", "received", "shed", "size", "structure")
 
     def __init__(self, decoder: Decoder | None) -> None:

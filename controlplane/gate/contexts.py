@@ -10,7 +10,7 @@ from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from controlplane.core.prompt_size import MEDIA, PromptSize
+from controlplane.core.estimators.prompt_size import MEDIA, PromptSize
 from controlplane.gate.identity import Body, Identity
 from controlplane.gate.sizing import Media, Prompt, measure
 

@@ -4,34 +4,40 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import inf
+from typing import TYPE_CHECKING
 
-from controlplane.core.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
-from controlplane.core.errors import LocalEventError
-from controlplane.core.events import (
+from controlplane.core.estimators.prompt_size import SIZE_FIELDS
+from controlplane.core.model.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
+from controlplane.core.model.errors import LocalEventError
+from controlplane.core.model.events import (
     Event,
     OpenTurn,
     ProgramArrived,
     ProgramEnded,
+    PublisherState,
     ReplyRead,
     TurnAbandoned,
     TurnQueued,
     TurnsRefused,
 )
-from controlplane.core.prompt_size import SIZE_FIELDS
-from controlplane.core.text import made_good
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.text import sanitize
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
-from controlplane.gate.authority import Authority, HeartbeatLike, Mode
+from controlplane.gate.authority import Authority, Mode
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.places import Places
 from controlplane.gate.programs import FOR_GOOD, ProgramTable, Proofs, RootProgram
 from controlplane.gate.tenants import Tenants
-from controlplane.gate.tickets import REFUSED, Entered, GateCounters, GateState, Refused, Ticket, refusal
+from controlplane.gate.tickets import REFUSED, Entered, GateCounters, Refused, Ticket, refusal
+
+if TYPE_CHECKING:
+    from controlplane.wire.heartbeat import Heartbeat
 
 Send = Callable[[Event, bool], None]
 
 _LOST = "the daemon is lost: admitted here"
+_CLOSED = "the server is shutting down"
 
 
 class Gate:
@@ -64,7 +70,7 @@ class Gate:
         self.places = Places()
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
-        self._refusals_told = dict.fromkeys(REFUSED, 0)
+        self._refusals_reported = dict.fromkeys(REFUSED, 0)
         self._running: dict[str, str] = {}  # turn id -> root id
         self._busy_programs = 0
         self._was_governed = False
@@ -79,8 +85,7 @@ class Gate:
         already.
         """
         if self._closed:
-            self.counters.refused_closed += 1
-            raise refusal(self.limits, ticket, 503, "gate_closed", "the server is shutting down", 0)
+            raise self._refused(ticket, "gate_closed", _CLOSED)
         if ticket.turn_id in self._running or ticket.turn_id in self._holds:
             raise LocalEventError(f"turn {ticket.turn_id!r} is already at the gate")
         now_ns = self._now_ns()
@@ -162,7 +167,7 @@ class Gate:
             ReplyRead(
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
-                tool=made_good(tools[0]) if tools else "",  # a model may write anything
+                tool=sanitize(tools[0]) if tools else "",  # a model may write anything
                 tool_calls=len(tools),
                 is_last=is_last,
             ),
@@ -185,10 +190,10 @@ class Gate:
     def close(self) -> None:
         """Refuse all held and future turns; running turns go on."""
         self._closed = True
+        now_ns = self._now_ns()
         for held in list(self._holds):
-            self.counters.refused_closed += 1
-            self._refuse_held(held, "gate_closed", "the server is shutting down")
-        self._tell_refusals()
+            self._refuse_held(held, self._refused(held.ticket, "gate_closed", _CLOSED, now_ns - held.since_ns))
+        self._report_refusals()
         self._alarm.cancel()
 
     # -- the daemon ----------------------------------------------------------------------------------------
@@ -221,7 +226,7 @@ class Gate:
                 return False
         return True
 
-    def on_heartbeat(self, beat: HeartbeatLike, received_ns: int | None = None) -> bool:
+    def on_heartbeat(self, beat: "Heartbeat", received_ns: int | None = None) -> bool:
         """Obey a heartbeat. After a loss the daemon decides again: local grants end, and held turns are asked for.
 
         False means that a daemon that was replaced still speaks; nothing changes then.
@@ -232,8 +237,8 @@ class Gate:
         if self._authority.is_outdated(beat, received_ns):
             self.counters.outdated += 1
             return False
-        self._tell_refusals()
-        if not self._authority.heard(beat, received_ns):
+        self._report_refusals()
+        if not self._authority.renew(beat, received_ns):
             self._arm()
             return True
         self.counters.daemon_returned += 1
@@ -248,35 +253,29 @@ class Gate:
 
     # -- what others may see -------------------------------------------------------------------------------
 
-    def state(self) -> GateState:
+    def state(self) -> PublisherState:
         """The gate's state: held turns, oldest first, and the programs that a daemon granted a slot."""
-        now_ns = self._now_ns()
         held = tuple(
-            OpenTurn(
-                program_id=one.ticket.program_id,
-                turn_id=one.ticket.turn_id,
-                parent_id=one.parent_id,
-            )
+            OpenTurn(program_id=one.ticket.program_id, turn_id=one.ticket.turn_id, parent_id=one.parent_id)
             for one in self._holds
         )
-        return GateState(held_turns=held, grants=self._programs.grants(now_ns))
+        return PublisherState(role="gate", held_turns=held, grants=self._programs.grants(self._now_ns()))
 
     @property
     def mode(self) -> Mode:
-        """How it lets turns in now."""
         return self._look(self._now_ns())
 
     @property
     def daemon(self) -> tuple[str, int | None]:
         """The boot id of the daemon that was heard last, and how long ago in nanoseconds; None: none ever was."""
-        heard_ns = self._authority.heard_at_ns
-        return self._authority.boot_id, None if heard_ns is None else self._now_ns() - heard_ns
+        last_beat_ns = self._authority.last_beat_ns
+        return self._authority.boot_id, None if last_beat_ns is None else self._now_ns() - last_beat_ns
 
     def health(self) -> dict[str, object]:
         """The health page's content, ready for JSON: mode, held and running turns, the daemon, counters."""
         now_ns = self._now_ns()
         mode = self._look(now_ns)
-        heard_ns = self._authority.heard_at_ns
+        boot_id, silent_ns = self.daemon
         first = self._holds.first
         lost = mode in (Mode.KEEPING, Mode.OPENING)
         self.counters.programs_forgotten = self._programs.forgotten
@@ -296,8 +295,8 @@ class Gate:
             "granted_programs": sum(1 for program in self._programs if program.granted(now_ns)),
             "known_programs": len(self._programs),
             "daemon": {
-                "boot_id": self._authority.boot_id,
-                "silent_s": None if heard_ns is None else (now_ns - heard_ns) / NANOSECONDS_PER_SECOND,
+                "boot_id": boot_id,
+                "silent_s": None if silent_ns is None else silent_ns / NANOSECONDS_PER_SECOND,
             },
             "counters": asdict(self.counters),
         }
@@ -380,19 +379,16 @@ class Gate:
         limits = self.limits
         known = program is not None and (program.known or bool(program.held))
         if not known and self._authority.draining and self._look(self._now_ns()) is Mode.GOVERNED:
-            self.counters.refused_draining += 1
-            raise refusal(self.limits, ticket, 503, "draining", "this node drains and takes no new programs", 0)
+            raise self._refused(ticket, "draining", "this node drains and takes no new programs")
         turns, size = len(self._holds) + 1, self._holds.size_bytes + ticket.held_bytes
         if turns <= limits.max_held and size <= limits.max_held_bytes:
             return
         if not known and not self._within_its_part(ticket, turns, size):
-            self.counters.refused_full += 1
             message = f"{turns - 1} turns are already waiting; new programs are not taken now"
-            raise refusal(self.limits, ticket, 429, "queue_full", message, 0)
+            raise self._refused(ticket, "queue_full", message)
         factor = limits.hard_factor
         if turns > limits.max_held * factor or size > limits.max_held_bytes * factor:
-            self.counters.refused_overload += 1
-            raise refusal(self.limits, ticket, 503, "overloaded", f"{turns - 1} turns are already waiting", 0)
+            raise self._refused(ticket, "overloaded", f"{turns - 1} turns are already waiting")
 
     def _within_its_part(self, ticket: Ticket, turns: int, size: int) -> bool:
         """Whether a new program may wait beyond the usual bounds, as its account holds little of them."""
@@ -454,12 +450,17 @@ class Gate:
         if program is not None:
             program.held.pop(held.ticket.turn_id, None)
 
-    def _refuse_held(self, held: Held, code: str, message: str) -> None:
-        ticket, hold_ns = held.ticket, self._now_ns() - held.since_ns
+    def _refused(self, ticket: Ticket, code: str, message: str, hold_ns: int = 0) -> Refused:
+        """Count a refusal by its code. A client takes a 503 for the server's state, a 429 for its own excess."""
+        counter, status = REFUSED[code], 429 if code == "queue_full" else 503
+        setattr(self.counters, counter, getattr(self.counters, counter) + 1)
+        return refusal(self.limits, ticket, status, code, message, hold_ns)
+
+    def _refuse_held(self, held: Held, refused: Refused) -> None:
         self._drop(held)
-        self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=message), False)
-        self._end_if_anonymous(ticket)
-        held.settle(refusal(self.limits, ticket, 503, code, message, hold_ns))
+        self._abandon(held.ticket, refused.message)
+        self._end_if_anonymous(held.ticket)
+        held.settle(refused)
 
     def _refuse_program(self, command: Refuse, now_ns: int) -> None:
         """Its root's turns, held ones first; of a program that never was here none will come without asking."""
@@ -468,16 +469,7 @@ class Gate:
             return
         program.refuse(command.ttl_ns, now_ns, command.reason)
         for held in [self._holds[turn_id] for turn_id in program.held]:
-            hold_ns = now_ns - held.since_ns
-            self._drop(held)
-            self._send(
-                TurnAbandoned(
-                    program_id=held.ticket.program_id, turn_id=held.ticket.turn_id, reason=program.refusal
-                ),
-                False,
-            )
-            self._end_if_anonymous(held.ticket)
-            held.settle(self._spent(held.ticket, program, now_ns, hold_ns))
+            self._refuse_held(held, self._spent(held.ticket, program, now_ns, now_ns - held.since_ns))
 
     def _spent(self, ticket: Ticket, program: RootProgram, now_ns: int, hold_ns: int) -> Refused:
         """A 429 with the reason, and when to come again if that is any use."""
@@ -493,12 +485,12 @@ class Gate:
             is_final=program.refused_until_ns == FOR_GOOD,
         )
 
-    def _tell_refusals(self) -> None:
+    def _report_refusals(self) -> None:
         """Those since the last time: a flood of refusals makes no flood of events."""
         for code, counter in REFUSED.items():
             refused = getattr(self.counters, counter)
-            if turns := refused - self._refusals_told[code]:
-                self._refusals_told[code] = refused
+            if turns := refused - self._refusals_reported[code]:
+                self._refusals_reported[code] = refused
                 self._send(TurnsRefused(code=code, turns=turns), False)
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
@@ -537,9 +529,9 @@ class Gate:
     def _on_alarm(self) -> None:
         now_ns = self._now_ns()
         while (first := self._holds.first) is not None and now_ns - first.since_ns >= self.limits.hold_ns:
-            self.counters.refused_deadline += 1
-            waited_s = (now_ns - first.since_ns) / NANOSECONDS_PER_SECOND
-            self._refuse_held(first, "hold_deadline", f"no slot came free in {waited_s:.0f} s")
+            hold_ns = now_ns - first.since_ns
+            message = f"no slot came free in {hold_ns / NANOSECONDS_PER_SECOND:.0f} s"
+            self._refuse_held(first, self._refused(first.ticket, "hold_deadline", message, hold_ns))
         if self._look(now_ns) is Mode.GOVERNED:
             while (least := self._holds.least_asked) is not None and now_ns - least[1] >= self._reask_ns:
                 self.counters.asked_again += 1

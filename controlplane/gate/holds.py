@@ -82,18 +82,15 @@ class Holds:
     def remove(self, held: Held) -> None:
         del self._held[held.ticket.turn_id]
         del self._asked_ns[held.ticket.turn_id]
-        self.size_bytes -= held.ticket.held_bytes
-        self._count_less(held.ticket)
+        account, size = held.ticket.account, held.ticket.held_bytes
+        self.size_bytes -= size
+        self._turns_of[account] -= 1
+        self._bytes_of[account] -= size
+        if not self._turns_of[account]:
+            del self._turns_of[account], self._bytes_of[account]
         if len(self._by_age) > _MOST_LEFT + 2 * len(self._held):
             self._by_age = [each for each in self._by_age if self._is_held(*each)]
             heapq.heapify(self._by_age)
-
-    def _count_less(self, ticket: Ticket) -> None:
-        account = ticket.account
-        self._turns_of[account] -= 1
-        self._bytes_of[account] -= ticket.held_bytes
-        if not self._turns_of[account]:
-            del self._turns_of[account], self._bytes_of[account]
 
     def share_of(self, ticket: Ticket) -> tuple[int, int]:
         """Turns and bytes that would be held if each account held as much as that turn's would with it."""

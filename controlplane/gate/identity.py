@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.errors import ControlPlaneError
-from controlplane.core.prompt_size import ANONYMOUS
-from controlplane.core.tenants import KEY_DIGEST
-from controlplane.core.text import is_printable, made_good
-from controlplane.core.types import MOST_NAME
+from controlplane.core.estimators.prompt_size import ANONYMOUS
+from controlplane.core.model.errors import ControlPlaneError
+from controlplane.core.model.tenancy import KEY_DIGEST
+from controlplane.core.model.text import is_printable, sanitize
+from controlplane.core.model.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
 from controlplane.gate.placeholders import is_placeholder
 
@@ -28,11 +28,11 @@ Headers = Iterable[tuple[bytes, bytes]]
 Body = Mapping[str, Any]
 
 PROGRAM_HEADER = "x-penstock-program-id"
-_OWN_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
+_NATIVE_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
 _CLAUDE_CODE = "x-claude-code-session-id"
 _CLAUDE_CODE_AGENT = "x-claude-code-agent-id"  # of a sub-agent; its main agent sends none
 _CLAUDE_CODE_PARENT = "x-claude-code-parent-agent-id"  # of a sub-agent's own sub-agent
-_BORROWED_HEADERS = (
+_FOREIGN_HEADERS = (
     "x-litellm-session-id",
     "x-session-id",
     _CLAUDE_CODE,
@@ -44,8 +44,8 @@ _BORROWED_HEADERS = (
     "session_id",
     "conversation_id",
 )
-SESSION_HEADERS = (PROGRAM_HEADER, *_BORROWED_HEADERS)  # headers that name a program, the strongest first
-_BORROWED_FIELDS = (
+SESSION_HEADERS = (PROGRAM_HEADER, *_FOREIGN_HEADERS)  # headers that name a program, the strongest first
+_FOREIGN_FIELDS = (
     "session_id",
     "litellm_session_id",
     "session_params.id",
@@ -69,8 +69,8 @@ _BUDGET_TURNS = "x-penstock-budget-turns"
 _BUDGET_KV = "x-penstock-budget-kv-token-s"
 _MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
-_OWN_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
-_OWN_PATHS = (*_OWN_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
+_NATIVE_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
+_NATIVE_PATHS = (*_NATIVE_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
 
 
 class BadIdentity(ControlPlaneError, ValueError):
@@ -119,13 +119,13 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
     """
     texts, fields = _header_texts(headers), body if body is not None else {}
     placeholder = _drop_placeholders(texts, tenant_header) or _placeholder_in(fields)
-    parent_id = _own(texts, fields, *_PARENT)[0]
-    parent_turn = _own(texts, fields, *_PARENT_TURN)[0]
-    tenant = _own(texts, fields, *_TENANT)[0]
+    parent_id = _native_id(texts, fields, *_PARENT)[0]
+    parent_turn = _native_id(texts, fields, *_PARENT_TURN)[0]
+    tenant = _native_id(texts, fields, *_TENANT)[0]
     trace = texts.get("traceparent", "")
-    program_id, source = _own(texts, fields, PROGRAM_HEADER, _OWN_FIELDS)
+    program_id, source = _native_id(texts, fields, PROGRAM_HEADER, _NATIVE_FIELDS)
     if not program_id:
-        program_id, source = _borrowed(texts, fields)
+        program_id, source = _foreign_id(texts, fields)
     within = source == f"header {_CLAUDE_CODE}" and bool(texts.get(_CLAUDE_CODE_AGENT))
     if within:
         program_id, parent_id = _sub_agent(program_id, texts)
@@ -137,7 +137,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         within=within,
         tenant=tenant,
         account=_account(texts, tenant_header),
-        agent=made_good(texts.get(_AGENT, "")) or kind_of_agent(fields),
+        agent=sanitize(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
         anonymous=anonymous,
         placeholder=placeholder,
@@ -152,8 +152,8 @@ def _account(texts: Mapping[str, str], tenant_header: str) -> str:
     if tenant_header and (name := texts.get(tenant_header, "")):
         return _checked(name, f"header {tenant_header}")
     for header in _KEY_HEADERS:
-        if said := texts.get(header, ""):
-            key = said[len(_BEARER) :].strip() if said.lower().startswith(_BEARER) else said
+        if credential := texts.get(header, ""):
+            key = credential[len(_BEARER) :].strip() if credential.lower().startswith(_BEARER) else credential
             return KEY_DIGEST + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return ""
 
@@ -170,8 +170,8 @@ def _budget(texts: Mapping[str, str], header: str) -> int:
 def _sub_agent(session: str, texts: Mapping[str, str]) -> tuple[str, str]:
     """A sub-agent of a session and whose it is: the session's, or another sub-agent's of it."""
     above = texts.get(_CLAUDE_CODE_PARENT, "")
-    parent = made_good(f"{session}/{above}") if above else session
-    return made_good(f"{session}/{texts[_CLAUDE_CODE_AGENT]}"), parent
+    parent = sanitize(f"{session}/{above}") if above else session
+    return sanitize(f"{session}/{texts[_CLAUDE_CODE_AGENT]}"), parent
 
 
 def is_one_turn(program_id: str) -> bool:
@@ -190,8 +190,8 @@ def _header_texts(headers: Headers) -> dict[str, str]:
 def _drop_placeholders(texts: dict[str, str], tenant_header: str) -> str:
     """Take headers away whose id is none; say where the first of them was."""
     first = ""
-    for name in (*_OWN_HEADERS, *_BORROWED_HEADERS, _CLAUDE_CODE_AGENT, _CLAUDE_CODE_PARENT, tenant_header):
-        if (text := texts.get(name, "")) and is_placeholder(text, loose=name in _BORROWED_HEADERS):
+    for name in (*_NATIVE_HEADERS, *_FOREIGN_HEADERS, _CLAUDE_CODE_AGENT, _CLAUDE_CODE_PARENT, tenant_header):
+        if (text := texts.get(name, "")) and is_placeholder(text, loose=name in _FOREIGN_HEADERS):
             del texts[name]
             first = first or f"header {name}"
     return first
@@ -199,7 +199,7 @@ def _drop_placeholders(texts: dict[str, str], tenant_header: str) -> str:
 
 def _placeholder_in(body: Body) -> str:
     """The first field whose id is none; ``_id_in`` leaves it out."""
-    for path in (*_OWN_PATHS, *_BORROWED_FIELDS):
+    for path in (*_NATIVE_PATHS, *_FOREIGN_FIELDS):
         if isinstance(value := _field(body, path), str) and value.strip() and _id_in(body, path) is None:
             return f"body {path}"
     session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
@@ -212,7 +212,7 @@ def _id_in(body: Body, path: str) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    return None if not text or is_placeholder(text, loose=path in _BORROWED_FIELDS) else text
+    return None if not text or is_placeholder(text, loose=path in _FOREIGN_FIELDS) else text
 
 
 @functools.lru_cache(maxsize=64)
@@ -230,7 +230,7 @@ def _field(body: Body, path: str) -> object:
     return value
 
 
-def _own(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]) -> tuple[str, str]:
+def _native_id(texts: Mapping[str, str], body: Body, header: str, paths: Iterable[str]) -> tuple[str, str]:
     """The first of our own carriers that is present, checked; empty strings if there is none."""
     if text := texts.get(header, ""):
         return _checked(text, f"header {header}"), f"header {header}"
@@ -252,19 +252,19 @@ def _checked(text: str, source: str) -> str:
     return text
 
 
-def _borrowed(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
-    for header in _BORROWED_HEADERS:
+def _foreign_id(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
+    for header in _FOREIGN_HEADERS:
         if text := texts.get(header, ""):
-            return made_good(text), f"header {header}"
-    for path in _BORROWED_FIELDS:
+            return sanitize(text), f"header {header}"
+    for path in _FOREIGN_FIELDS:
         value = _id_in(body, path)
         if isinstance(value, str) and value:
-            return made_good(value), f"body {path}"
+            return sanitize(value), f"body {path}"
         if isinstance(value, int) and not isinstance(value, bool):
-            return made_good(str(value)), f"body {path}"
+            return sanitize(str(value)), f"body {path}"
     session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
     if session and not is_placeholder(session, loose=True):
-        return made_good(session), f"body {_CLAUDE_CODE_USER}"
+        return sanitize(session), f"body {_CLAUDE_CODE_USER}"
     return "", ""
 
 

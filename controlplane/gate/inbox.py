@@ -3,9 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from controlplane.core.commands import Command
-from controlplane.gate.authority import HeartbeatLike
+from controlplane.core.model.commands import Command
+
+if TYPE_CHECKING:
+    from controlplane.wire.heartbeat import Heartbeat
 
 
 class Inbox:
@@ -17,14 +20,14 @@ class Inbox:
 
     def __init__(
         self,
-        on_item: Callable[[Command | HeartbeatLike, int], None],
+        on_item: "Callable[[Command | Heartbeat, int], None]",
         *,
         now_ns: Callable[[], int],
         capacity: int = 65_536,
     ) -> None:
         self._on_item = on_item
         self._now_ns = now_ns
-        self._items: deque[tuple[Command | HeartbeatLike, int]] = deque(maxlen=capacity)
+        self._items: deque[tuple[Command | Heartbeat, int]] = deque(maxlen=capacity)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,7 +36,7 @@ class Inbox:
             self._loop = loop
             self.drain()
 
-    def post(self, item: Command | HeartbeatLike) -> None:
+    def post(self, item: "Command | Heartbeat") -> None:
         """Post an item from any thread. Never blocks, never raises. A closed loop takes nothing more."""
         self._items.append((item, self._now_ns()))
         loop = self._loop

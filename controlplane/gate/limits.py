@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from controlplane.core.errors import require
-from controlplane.core.types import MOST_LEASE_S, NANOSECONDS_PER_SECOND, seconds
+from controlplane.core.model.errors import require
+from controlplane.core.model.types import MOST_LEASE_S, NANOSECONDS_PER_SECOND, seconds
 
 _INFINITE = float("inf")
 

@@ -1,8 +1,9 @@
 """The link between a gate and the daemon: it takes what comes over the bus, and answers."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from controlplane.core.commands import (
+from controlplane.core.model.commands import (
     CancelEnvironment,
     Command,
     Place,
@@ -10,10 +11,12 @@ from controlplane.core.commands import (
     StartTool,
     StateRequest,
 )
-from controlplane.core.events import CommandApplied, CommandRejected, PublisherState
-from controlplane.gate.authority import HeartbeatLike
+from controlplane.core.model.events import CommandApplied, CommandRejected, PublisherState
+from controlplane.gate.command_sequencer import CommandSequencer
 from controlplane.gate.gate import Gate, Send
-from controlplane.gate.hearing import Hearing
+
+if TYPE_CHECKING:
+    from controlplane.wire.heartbeat import Heartbeat
 
 
 class GateLink:
@@ -38,28 +41,28 @@ class GateLink:
         self._gate = gate
         self._send = send
         self._publisher = publisher
-        self._state = state if state is not None else self._gate_state
+        self._state = state if state is not None else gate.state
         self._obey = obey
-        self._hearing = Hearing()
+        self._sequencer = CommandSequencer()
 
-    def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
+    def receive(self, item: "Command | Heartbeat", received_ns: int) -> None:
         """Take a command or a heartbeat from the daemon, in order of receipt."""
         if not isinstance(item, Command):
             if not self._gate.on_heartbeat(item, received_ns):
                 return
             self._gate.places.chosen = True
-            if self._hearing.misses(item):
+            if self._sequencer.misses(item):
                 self._send(self._state(), True)
         elif isinstance(item, StateRequest):
-            self._hearing.is_next(item.command_id)
+            self._sequencer.is_next(item.command_id)
             if item.publisher in ("", self._publisher()):
                 self._send(self._state(), True)
-        elif not self._hearing.is_next(item.command_id):
+        elif not self._sequencer.is_next(item.command_id):
             return  # of a daemon that was replaced, or overtaken by a later word
         elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment):
             return  # a tool runtime's
         elif isinstance(item, Place):
-            if self._gate.places.tell(item.program_id, item.replica):
+            if self._gate.places.assign(item.program_id, item.replica):
                 self._answer(item, "")
         elif self._gate.on_command(item):
             self._answer(item, "")
@@ -72,7 +75,3 @@ class GateLink:
             self._send(CommandRejected(command_id=number, program_id=program_id, reason=problem), False)
         else:
             self._send(CommandApplied(command_id=number, program_id=program_id), False)
-
-    def _gate_state(self) -> PublisherState:
-        held = self._gate.state()
-        return PublisherState(role="gate", held_turns=held.held_turns, grants=held.grants)

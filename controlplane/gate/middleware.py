@@ -8,17 +8,8 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.gate.asgi import (
-    App,
-    ClientGone,
-    Message,
-    Receive,
-    Replay,
-    Scope,
-    SendMessage,
-    send_json,
-)
-from controlplane.gate.bodies import Bodies, BodyRefused
+from controlplane.gate.asgi import App, ClientGone, Message, Receive, Replay, Scope, SendMessage, send_json
+from controlplane.gate.bodies import Bodies, BodyRefused, json_object
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
@@ -34,16 +25,15 @@ from controlplane.gate.requests import (
     hold_ms,
     is_last,
     is_retried,
-    json_object,
     new_turn_id,
     refusal_headers,
     refusal_problem,
     ticket_of,
+    turn_id_from,
     turn_path,
 )
 from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket
-from controlplane.gate.turn_ids import told_turn_id
 
 HEALTH_PATH = "/penstock/health"
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
@@ -72,7 +62,7 @@ class GateMiddleware:
     the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
     what the health page shows; the default is the gate's own state. ``continuity`` names the programs of anonymous
     clients; without it, each of their requests is a program of its own. A turn that a gate before this one named
-    in ``x-penstock-turn-id`` keeps its name (``controlplane/gate/turn_ids.py`` says who may forge what by it).
+    in ``x-penstock-turn-id`` keeps its name (``turn_id_from`` says who may forge what by it).
     """
 
     def __init__(
@@ -118,16 +108,16 @@ class GateMiddleware:
             if not data:
                 _refuse_if_lost(scope)
         except ClientGone:
-            await _say_gone(path, send)
+            await _send_gone(path, send)
             return
         except (BodyRefused, UnknownEncoding) as refused:
-            told = problem(path, refused.status, refused.code, str(refused))
-            await send_json(send, refused.status, told, [(b"connection", b"close")])  # the rest of it is not read
+            content = problem(path, refused.status, refused.code, str(refused))
+            await send_json(send, refused.status, content, [(b"connection", b"close")])  # the rest is not read
             return
         if encoding:
             scope["headers"] = _as_plain(scope["headers"], len(data))
         replay = Replay(data, receive)
-        body = json_object(data)
+        body = await json_object(data)
         try:
             if body is None:
                 await self._app(scope, replay.receive, send)
@@ -149,7 +139,7 @@ class GateMiddleware:
         continuity = self._continuity if identity.anonymous else None
         if continuity is not None:
             identity = continuity.name(identity, body, prompt)
-        ticket = self._ticket(identity, told_turn_id(scope["headers"]), prompt, body_bytes)
+        ticket = self._ticket(identity, turn_id_from(scope["headers"]), prompt, body_bytes)
         try:
             await self._entered(path, scope, identity, ticket, body, prompt, replay, send)
         finally:
@@ -174,7 +164,7 @@ class GateMiddleware:
             await _send_refusal(path, send, refused)
             return
         if entered is None:
-            await _say_gone(path, send)
+            await _send_gone(path, send)
             return
         identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
         place = self._gate.places.of(identity.program_id)
@@ -208,14 +198,14 @@ class GateMiddleware:
         elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:
             self._gate.reply_read(ticket, tools)
 
-    def _ticket(self, identity: Identity, told: str, prompt: Prompt, body_bytes: int) -> Ticket:
-        if told in self._named or self._gate.knows(identity.program_id, told):
-            told = ""
-        elif told:
-            self._named.add(told)
+    def _ticket(self, identity: Identity, received_id: str, prompt: Prompt, body_bytes: int) -> Ticket:
+        if received_id in self._named or self._gate.knows(identity.program_id, received_id):
+            received_id = ""
+        elif received_id:
+            self._named.add(received_id)
         return ticket_of(
             identity,
-            told or new_turn_id(),
+            received_id or new_turn_id(),
             prompt=self._contexts.size(identity, prompt),
             held_bytes=body_bytes,
         )
@@ -261,19 +251,19 @@ class HealthPage:
 
 
 async def _send_refusal(path: str, send: SendMessage, refused: Refused) -> None:
-    told = refusal_problem(path, refused)
-    await send_json(send, refused.status, told, _encoded(refusal_headers(refused)))
+    content = refusal_problem(path, refused)
+    await send_json(send, refused.status, content, _encoded(refusal_headers(refused)))
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _say_gone(path: str, send: SendMessage) -> None:
+async def _send_gone(path: str, send: SendMessage) -> None:
     """Answer a client that left: the server drops it, and a middleware around us sees a request that ended."""
-    told = problem(path, _CLIENT_CLOSED_REQUEST, "client_gone", "the client left")
+    content = problem(path, _CLIENT_CLOSED_REQUEST, "client_gone", "the client left")
     with contextlib.suppress(OSError):  # what a server may raise instead of dropping it
-        await send_json(send, _CLIENT_CLOSED_REQUEST, told)
+        await send_json(send, _CLIENT_CLOSED_REQUEST, content)
 
 
 def _asks_for_health(scope: Scope) -> bool:

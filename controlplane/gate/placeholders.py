@@ -5,7 +5,7 @@ Every client that fails so sends the same one. Taken for an id it would make one
 
 import re
 
-from controlplane.core.types import MOST_NAME
+from controlplane.core.model.types import MOST_NAME
 
 _WORDS = frozenset({"undefined", "null", "none", "nil", "nan", "nul", "missing", "true", "false"})
 # In a header or field that was not made for us. Whoever writes ours by hand may mean these.

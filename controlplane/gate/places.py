@@ -33,7 +33,7 @@ class Places:
         self._behind = dict.fromkeys(places)
         self._open = tuple(place for place in places if place not in draining) or tuple(places)
 
-    def tell(self, program_id: str, place: str) -> bool:
+    def assign(self, program_id: str, place: str) -> bool:
         """The daemon's word; False if that engine is not behind this gate."""
         if place not in self._behind:
             return False
@@ -51,7 +51,6 @@ class Places:
         return place
 
     def forget(self, program_id: str) -> None:
-        """The program ended."""
         if (place := self._places.pop(program_id, None)) is not None:
             self._programs[place] -= 1
 

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from controlplane.core.events import Grant
-from controlplane.core.types import seconds
+from controlplane.core.model.events import Grant
+from controlplane.core.model.types import seconds
 from controlplane.gate.identity import is_one_turn
 
 _MOST_PROGRAMS = 16_384  # of those that had a turn last: who starts a child has just had one

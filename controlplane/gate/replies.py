@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.core.tool_calls import tools_called
 from controlplane.gate.reply_forms import Reply, form_of, stop_sequences
 from controlplane.gate.reply_stream import Documents
+from controlplane.tool_calls.calls import tools_called
 
 _MOST_PROGRAMS = 65_536
 _UNREADABLE = ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError
@@ -92,15 +92,6 @@ class ReplyReader:
         finds_calls = request.get("tools") or request.get("functions") or program_id in self._calls_in_text
         is_finished = reply.ended_with(form.finished) and not (reply.unclear or reply.is_empty)
         return () if finds_calls and is_finished else None
-
-    def names(
-        self, program_id: str, request: Mapping[str, Any], path: str, content_type: str, data: bytes
-    ) -> tuple[str, ...] | None:
-        """As ``called``, of a reply that is there as a whole."""
-        tape = ReplyTape(path, request)
-        tape.begin(HTTPStatus.OK, [(b"content-type", content_type.encode())])
-        tape.add(data, is_last=True)
-        return self.called(program_id, request, tape)
 
     def _remember(self, program_id: str) -> None:
         self._calls_in_text[program_id] = None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.core.tool_calls import MOST_CHARACTERS, called_name
 from controlplane.gate.problems import ANTHROPIC_PATH
+from controlplane.tool_calls.calls import MOST_CHARACTERS, called_name
 
 _MOST_CALLS = 256
 _MOST_ARGUMENTS = 1 << 16  # characters: what a longer call runs is not looked for
@@ -122,8 +122,8 @@ def _openai(reply: Reply, part: Mapping[str, Any]) -> None:
 
 
 def _openai_call(reply: Reply, choice: int, call: Mapping[str, Any], index: object) -> None:
-    told = call.get("function") or call.get("custom") or {}
-    reply.call(choice, index, call.get("id"), told.get("name"), told.get("arguments"))
+    inner = call.get("function") or call.get("custom") or {}
+    reply.call(choice, index, call.get("id"), inner.get("name"), inner.get("arguments"))
 
 
 _SERVERS_BLOCKS = frozenset(
@@ -244,14 +244,14 @@ def _ollama(reply: Reply, part: Mapping[str, Any]) -> None:
 
 def _cohere(reply: Reply, part: Mapping[str, Any]) -> None:
     """Cohere's chat of version 2, whole and streamed."""
-    told = part.get("delta") or part
-    message = told.get("message") or {}
+    inner = part.get("delta") or part
+    message = inner.get("message") or {}
     calls = message.get("tool_calls") or ()
     for call in [calls] if isinstance(calls, dict) else calls:
         _openai_call(reply, 0, call, part.get("index"))
     content = message.get("content") or ""
     reply.text(0, [content] if isinstance(content, dict) else content)
-    reply.ended(0, told.get("finish_reason"))
+    reply.ended(0, inner.get("finish_reason"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ijson import JSONError
 from ijson.backends import yajl2_c
 from ijson.utils import coroutine
 
-from controlplane.core.tool_calls import MOST_CHARACTERS
+from controlplane.tool_calls.calls import MOST_CHARACTERS
 
 _SHORT = 1 << 15  # bytes: decoded within a millisecond, whatever it is made of
 _MOST_TOKEN = 1 << 23  # bytes of one string, of which the parser makes one whole
@@ -124,7 +124,6 @@ class _Document:
             self._pieces = []
 
     def text(self) -> bytes:
-        """A short document's text."""
         return b"".join(self._pieces).strip()
 
     def value(self) -> Any:

@@ -3,13 +3,15 @@
 The middleware has them from ASGI, a fleet's endpoint picker from Envoy.
 """
 
-import json
+import re
 import secrets
+from collections.abc import Iterable
+from dataclasses import fields
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.core.prompt_size import PromptSize
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.identity import Identity
 from controlplane.gate.problems import ANTHROPIC_PATH, problem
 from controlplane.gate.tickets import Refused, Ticket
@@ -23,6 +25,8 @@ _MOST_DIGITS = 18
 _LAST_STEP = "is_last_step"  # in the body of Continuum's clients
 _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
+_TURN_ID = re.compile(rb"[0-9a-f]{32}")
+_OF_IDENTITY = tuple(field.name for field in fields(Identity))
 
 
 def turn_path(path: str) -> str:
@@ -30,18 +34,22 @@ def turn_path(path: str) -> str:
     return path.rstrip("/")
 
 
-def json_object(data: bytes) -> dict[str, Any] | None:
-    """The JSON object that a body is; None if it is something else."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def new_turn_id() -> str:
     """An id that no other turn has."""
     return secrets.token_hex(_TURN_ID_BYTES)
+
+
+def turn_id_from(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The name that a gate before this one gave the turn; empty where there is none that a gate would make.
+
+    It may be forged. It is 128 random bits where a gate made it, so nobody meets another turn's by guessing.
+    Whoever picks one for a turn of a program has named that program, and would have been told that turn's name
+    anyway: as a proof of parenthood (docs/adr/0021) it is worth no more, and it proves nothing of another program.
+    A name that is at the gate, or that one of the program's latest turns had, is not taken again, or events of two
+    turns would be taken for one's. A fleet's Envoy takes the header from clients.
+    """
+    received = next((value for name, value in headers if name.lower() == TURN_HEADER.encode()), b"")
+    return received.decode() if _TURN_ID.fullmatch(received) else ""
 
 
 def ticket_of(
@@ -53,23 +61,8 @@ def ticket_of(
     waited_ns: int = 0,
 ) -> Ticket:
     """The ticket of that identity's turn."""
-    return Ticket(
-        turn_id=turn_id,
-        program_id=identity.program_id,
-        parent_id=identity.parent_id,
-        parent_turn=identity.parent_turn,
-        within=identity.within,
-        tenant=identity.tenant,
-        account=identity.account,
-        budget_turns=identity.budget_turns,
-        budget_kv_token_s=identity.budget_kv_token_s,
-        agent=identity.agent,
-        prompt=prompt,
-        held_bytes=held_bytes,
-        anonymous=identity.anonymous,
-        waited_ns=waited_ns,
-        trace=identity.trace,
-    )
+    whose = {name: getattr(identity, name) for name in _OF_IDENTITY}
+    return Ticket(turn_id=turn_id, prompt=prompt, held_bytes=held_bytes, waited_ns=waited_ns, **whose)
 
 
 def is_last(body: dict[str, Any]) -> bool:

@@ -20,12 +20,12 @@ from typing import Any
 
 import imagesize  # type: ignore[import-untyped]
 
-from controlplane.core.prompt_size import MEDIA
-from controlplane.core.text import made_good
+from controlplane.core.estimators.prompt_size import MEDIA
+from controlplane.core.model.text import sanitize
 
 _HEAD = ("tools", "functions", "system", "instructions")  # what a template puts before the messages
 _TURNS = ("messages", "input", "prompt", "text", "input_ids", "instances", "inputs")
-_BESIDE = ("image_data", "audio_data", "video_data", "prompt_embeds", "multi_modal_data", "images")
+_ATTACHMENTS = ("image_data", "audio_data", "video_data", "prompt_embeds", "multi_modal_data", "images")
 _IMAGE, _AUDIO, _VIDEO, _FILE = range(len(MEDIA))
 _TEXT, _NOTHING = -1, -2
 
@@ -104,7 +104,6 @@ class Prompt:
         return self.text[-1] if self.text else 0
 
     def add(self, fingerprint: int, text_bytes: int, media: Media) -> None:
-        """Add the next part."""
         if self.chain:
             fingerprint, text_bytes = hash((self.chain[-1], fingerprint)), self.text[-1] + text_bytes
             media = self.media[-1] if media is _NO_MEDIA else _plus(self.media[-1], media)
@@ -116,13 +115,13 @@ class Prompt:
 def measure(body: Mapping[str, Any]) -> Prompt:
     """Measure a request's prompt. Takes some 2 ms for 1 MB of messages; the size of a blob does not count."""
     model = body.get("model")
-    walk = _Walk(made_good(model) if isinstance(model, str) else "")
+    walk = _Walk(sanitize(model) if isinstance(model, str) else "")
     prompt = Prompt(model=walk.model)
     head = [
         (name, _without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body
     ]
-    beside = {name: body[name] for name in _BESIDE if body.get(name)}
-    prompt.add(*walk.part([*head, ("", beside)]))
+    attachments = {name: body[name] for name in _ATTACHMENTS if body.get(name)}
+    prompt.add(*walk.part([*head, ("", attachments)]))
     for part in _turns(body):
         prompt.add(*walk.part([part]))
     prompt.is_stored = "messages" not in body and any(body.get(name) for name in _STORED)
@@ -130,17 +129,16 @@ def measure(body: Mapping[str, Any]) -> Prompt:
     return prompt
 
 
-def prompt_size(body: Mapping[str, Any]) -> tuple[int, int]:
-    """A request's bytes of text, in UTF-8, and its tokens where the prompt comes as token ids."""
-    prompt = measure(body)
-    return prompt.text_bytes, prompt.tokens
-
-
 def _without_billing(system: Any) -> Any:
     """Claude Code's first line differs with each request, and engines leave it out."""
     if not isinstance(system, list):
         return system
-    return [part for part in system if not (isinstance(part, dict) and str(part.get("text")).startswith(_BILLING))]
+    texts = (part.get("text") if isinstance(part, dict) else None for part in system)
+    return [
+        part
+        for part, text in zip(system, texts, strict=True)
+        if not (isinstance(text, str) and text.startswith(_BILLING))
+    ]
 
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -160,8 +158,6 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Walk:
-    """Walks over the parts of one body."""
-
     def __init__(self, model: str) -> None:
         self.model = model
         self.tokens = 0

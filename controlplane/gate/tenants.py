@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from controlplane.core.tenants import KEY_DIGEST
-from controlplane.core.text import made_good
+from controlplane.core.model.tenancy import KEY_DIGEST
+from controlplane.core.model.text import sanitize
 from controlplane.gate.identity import Body, Headers, Identity, identify
 
 _SHORT = len(KEY_DIGEST) + 16  # characters of a key's digest in a program's name
@@ -49,7 +49,7 @@ class Tenants:
             return identity
         tenant = identity.account or (identity.tenant and _CLAIMED + identity.tenant)
         program_id = self._name(identity.program_id, tenant)
-        self._give(program_id, tenant)
+        self._assign(program_id, tenant)
         parent_id = identity.parent_id and self._name(identity.parent_id, tenant)
         return replace(identity, program_id=program_id, parent_id=parent_id if parent_id != program_id else "")
 
@@ -63,10 +63,10 @@ class Tenants:
             return len(owners) < 2
         owner = _CLAIMED + tenant if owners == {_CLAIMED + tenant} else tenant
         for program_id in program_ids:
-            self._give(program_id, owner)
+            self._assign(program_id, owner)
         return all(self._owners.get(program_id) == owner for program_id in program_ids)
 
-    def _give(self, program_id: str, tenant: str) -> None:
+    def _assign(self, program_id: str, tenant: str) -> None:
         """Give the id to that tenant, unless it has an owner."""
         self._owners.setdefault(program_id, tenant)
         self._owners.move_to_end(program_id)
@@ -84,5 +84,5 @@ class Tenants:
     def _name(self, program_id: str, tenant: str) -> str:
         while self._owners.get(program_id, tenant) != tenant:
             short = tenant[:_SHORT] if tenant.startswith(KEY_DIGEST) else tenant.removeprefix(_CLAIMED)
-            program_id = made_good(f"{program_id}@{short}")
+            program_id = sanitize(f"{program_id}@{short}")
         return program_id

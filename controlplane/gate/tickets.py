@@ -1,41 +1,26 @@
 """Records of the gate: a ticket goes in; an entry or a refusal comes out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.errors import ControlPlaneError
-from controlplane.core.events import Grant, OpenTurn
-from controlplane.core.prompt_size import PromptSize
+from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.errors import ControlPlaneError
+from controlplane.gate.identity import Identity
 from controlplane.gate.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
-    """A turn at the gate.
+class Ticket(Identity):
+    """A turn at the gate, and whose it is; of who is ``anonymous`` it is the program's whole life.
 
-    ``turn_id`` is unique among all turns, and nobody can guess it: ``parent_turn``, one of ``parent_id``'s, proves
-    whose child the program is (docs/adr/0036), and so it does to be ``within`` it, by the parent's own name.
-    ``held_bytes`` is the memory that its request takes while held. ``anonymous`` means that nothing named its
-    program, so the turn is the program's whole life. ``waited_ns``: for so long it was held elsewhere before it
-    came here, in this gate's clock; its deadline counts from then. ``trace`` is the client's span, where it sent
-    one. ``account`` and budgets are those of its ``Identity``.
+    ``turn_id`` is unique among all turns, and nobody can guess it: a child's ``parent_turn`` proves whose child it
+    is (docs/adr/0021). ``held_bytes`` is the memory that its request takes while held. ``waited_ns``: so long it
+    was held elsewhere before it came here, in this gate's clock; its deadline counts from then.
     """
 
     turn_id: str
-    program_id: str
-    parent_id: str = ""
-    parent_turn: str = ""
-    within: bool = False
-    tenant: str = ""
-    account: str = ""
-    budget_turns: int = 0
-    budget_kv_token_s: int = 0
-    agent: str = ""
     prompt: PromptSize = field(default_factory=PromptSize)
     held_bytes: int = 0
-    anonymous: bool = False
     waited_ns: int = 0
-    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +69,6 @@ def refusal(limits: GateLimits, ticket: Ticket, status: int, code: str, message:
         program_id=ticket.program_id,
         hold_ns=hold_ns,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateState:
-    """The gate's share of a ``PublisherState``."""
-
-    held_turns: Sequence[OpenTurn] = field(default_factory=tuple)
-    grants: Sequence[Grant] = field(default_factory=tuple)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,28 +18,29 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rich.console import Console
+from rich.markup import escape
 
-from controlplane.core.errors import EngineUnavailable
-from controlplane.core.presets import DEFAULT
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.core.policies.presets import DEFAULT
 from controlplane.lab.compare.html import ReportOptions, write_report
 from controlplane.lab.compare.terminal import print_comparison, progress_bar, save_runs
+from controlplane.lab.console import Console
 from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.replay import replay
 from controlplane.lab.load.tools import CpuStorm, ToolOptions
 from controlplane.lab.load.watch import StatusWatch
-from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sim.ideal_time import IdealTimes
 from controlplane.lab.simulate import engine_of
-from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.local import run_in_process
 from controlplane.lab.sweep.spec import SweepSpec
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.named import SYNTHETIC, Wanted, named_workload
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
-from controlplane.wire.endpoint import resolve_url
-from controlplane.wire.roles import BusRole
+from controlplane.transport.endpoint import resolve_url
+from controlplane.transport.roles import BusRole
 
 PRESETS = ("fcfs", DEFAULT)
 # A third of an H200's KV pool and programs of moderate length: the engine saturates with a dozen programs, which a
@@ -73,7 +74,7 @@ class DemoOptions:
 
 def run_demo(options: DemoOptions) -> list[RunResult]:
     """Run, print the tables, write the report. Raises ``ControlPlaneError`` for what the user can mend."""
-    console = Console()
+    console = Console(markup=True)  # no stranger's text is shown but the trace's name
     source = options.trace or BUILT_IN
     made_up = source == BUILT_IN
     arrivals = [Poisson(rate) for rate in options.rates or (BUILT_IN_LIVE_RATES if made_up else LIVE_RATES)]
@@ -83,8 +84,8 @@ def run_demo(options: DemoOptions) -> list[RunResult]:
     trace = named_workload(source, wanted)
     left_out = "" if made_up else f" (programs beyond {MAX_CONTEXT_TOKENS} tokens left out: {len(trace.rejected)})"
     console.print(
-        f"[bold]Workload[/bold] {trace.name}: {len(trace.programs)} programs, {trace.turns} turns{left_out}; "
-        f"telemetry {options.telemetry}",
+        f"[bold]Workload[/bold] {escape(trace.name)}: {len(trace.programs)} programs, {trace.turns} turns{left_out}"
+        f"; telemetry {options.telemetry}",
         highlight=False,
     )
     console.print(
@@ -124,7 +125,7 @@ def _simulated_runs(options: DemoOptions, trace: Trace, rates: Sequence[float]) 
         seeds=(options.seed,),
     )
     with progress_bar() as advance:
-        return [replace(run, label=f"simulated {run.label}") for run in run_here(grid, advance, trace=trace)]
+        return [replace(run, label=f"simulated {run.label}") for run in run_in_process(grid, advance, trace=trace)]
 
 
 def _workload(options: DemoOptions, trace: Trace) -> Workload:

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from controlplane.core.errors import ConfigError, require
+from controlplane.core.model.errors import ConfigError, require
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, Profile, require_steps
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.telemetry import Telemetry
 
 if TYPE_CHECKING:  # what the command line needs not load to show its help
-    from controlplane.core.control import ControlRules
-    from controlplane.core.events import HostSampled
-    from controlplane.core.presets import Preset
+    from controlplane.core.model.events import HostSampled
+    from controlplane.core.policies.presets import Preset
+    from controlplane.core.scheduling.rules_and_state import ControlRules
     from controlplane.lab.workload.arrivals import Arrival, Recorded
     from controlplane.lab.workload.tenants import Owners
     from controlplane.lab.workload.tool_fits import ToolFits
     from controlplane.lab.workload.trace import Trace
 
-USUAL_TRACE = "synthetic:swe-bench"
-USUAL_ARRIVAL = "poisson:0.05"
+DEFAULT_TRACE = "synthetic:swe-bench"
+DEFAULT_ARRIVAL = "poisson:0.05"
 CONTROL_DELAY_NS = 1_000_000  # from a decision until it takes effect
 REPLAY = "replay"  # tools take the time that the trace says
 _MIX = "mix:"
@@ -129,7 +129,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _usual_rules() -> "ControlRules":
-    from controlplane.core.control import ControlRules
+    from controlplane.core.scheduling.rules_and_state import ControlRules
 
     return ControlRules()
 

@@ -4,35 +4,33 @@ import functools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.control import ControlRules
-from controlplane.core.controller import Controller
-from controlplane.core.errors import ConfigError
-from controlplane.core.placement import PLACEMENT
-from controlplane.core.placement.session import Session as SessionAware
-from controlplane.core.policies import PlacementPolicy
-from controlplane.core.presets import Preset, policy_name
-from controlplane.core.tenants import Tenancy
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.tenancy import Tenancy
+from controlplane.core.policies.placement import PLACEMENT
+from controlplane.core.policies.placement.session import Session as SessionAware
+from controlplane.core.policies.presets import Preset, policy_name
+from controlplane.core.policies.protocols import PlacementPolicy
+from controlplane.core.scheduling.controller import Controller
+from controlplane.core.scheduling.rules_and_state import ControlRules
 from controlplane.lab.experiment import REPLAY, Experiment, Hardware, Workload
 from controlplane.lab.sim.bound import Bound, bound
 from controlplane.lab.sim.changes import Change, parse_changes, serving_at_first
+from controlplane.lab.sim.clairvoyant import LabPreset
 from controlplane.lab.sim.contention import Contention, parse_contention
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.fleet import Fleet, Router, Site
 from controlplane.lab.sim.hardware import Profile
+from controlplane.lab.sim.ideal_time import IdealTimes
 from controlplane.lab.sim.kernel import Kernel
-from controlplane.lab.sim.laboratory import LabPreset
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
-from controlplane.lab.sim.publisher import Publisher
-from controlplane.lab.sim.scaling import Autoscaler, ScaledWorld
 from controlplane.lab.sim.session import Session
-from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sim.turn_events import Publisher
 from controlplane.lab.sim.world import Recorder, World
 from controlplane.lab.workload.arrivals import Closed, times_ns
 from controlplane.lab.workload.families import all_of, families, renamed
@@ -69,8 +67,8 @@ def unknown_tools(workload: Workload) -> str:
     """Which of its tools its file has no times of, in words; nothing where it knows all."""
     programs, fits = trace_of(workload).programs, _tools_of(workload.tools)
     unknown = fits.unknown(programs) if fits is not None else []
-    said = f"{workload.tools} has no times of {', '.join(unknown)}: drawn from those of all its tools"
-    return said if unknown else ""
+    note = f"{workload.tools} has no times of {', '.join(unknown)}: drawn from those of all its tools"
+    return note if unknown else ""
 
 
 def engine_of(
@@ -96,7 +94,7 @@ def engine_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LoadedExperiment:
     """An experiment with everything read that it names."""
 
     asked: Experiment
@@ -108,14 +106,11 @@ class Run:
     changes: tuple[Change, ...] = ()
     owners: Owners = field(default_factory=Owners)
     whose: Sequence[str] = ()  # the tenant of each program
-    times_ns: Sequence[int] | None = None  # when each arrives, where that does not follow from the experiment
 
     @property
     def arrivals_ns(self) -> Sequence[int] | None:
         """When programs arrive; None: one comes when another ends."""
         arrival = self.asked.arrival
-        if self.times_ns is not None:
-            return self.times_ns
         return None if isinstance(arrival, Closed) else times_ns(arrival, self.roots, self.asked.seed)
 
     @property
@@ -124,7 +119,7 @@ class Run:
         return sum(not program.parent_id for program in self.programs)
 
 
-def run_of(asked: Experiment) -> Run:
+def run_of(asked: Experiment) -> LoadedExperiment:
     """Read what the experiment names. Raises ``ConfigError``."""
     workload, hardware = asked.workload, asked.hardware
     placement_named(hardware.routing, asked.preset)
@@ -134,7 +129,7 @@ def run_of(asked: Experiment) -> Run:
     tools = asked.tools or _tools_of(workload.tools)
     scaled = workload.scale.apply(trace).programs
     programs, owners = _chosen(scaled, workload, tools, asked.seed), workload.owners
-    return Run(
+    return LoadedExperiment(
         asked=asked,
         trace=trace,
         programs=programs,
@@ -144,22 +139,6 @@ def run_of(asked: Experiment) -> Run:
         changes=parse_changes(hardware.changes, hardware.replicas),
         owners=owners,
         whose=owners.draw(len(programs), asked.seed),
-    )
-
-
-def alone(run: Run, tenant: str, share: float) -> Run:
-    """That tenant's programs, arriving as in ``run``, on an engine with that share of the pool for themselves."""
-    arrivals_ns = run.arrivals_ns
-    if arrivals_ns is None:
-        raise ConfigError("arrival: expected open arrivals, as poisson:RATE", field="arrival")
-    chosen = [index for index, owner in enumerate(run.whose) if owner == tenant]
-    return replace(
-        run,
-        programs=[run.programs[index] for index in chosen],
-        engine=replace(run.engine, pool_tokens=round(run.engine.size_tokens * share)),
-        owners=Owners(),
-        whose=(),
-        times_ns=[arrivals_ns[index] for index in chosen],
     )
 
 
@@ -180,21 +159,20 @@ def _chosen(
 
 
 def simulate(
-    asked: Experiment | Run,
+    asked: Experiment | LoadedExperiment,
     *,
     ideal: IdealTimes | None = None,
     recorder: Recorder | None = None,
     progress: Progress | None = None,
-    autoscaler: Autoscaler | None = None,
     controller: Callable[[Preset, ControlRules], Controller] = Controller,
 ) -> RunResult:
     """Run until every program has ended. The same experiment gives the same result.
 
-    With an ``autoscaler`` there are as many engines as it wants, of ``replicas``. ``ideal`` remembers programs'
-    solo times between runs of one engine and scale; without it, goodput and Jain's index are left out. What decides
-    is made by ``controller``. Raises ``ConfigError`` for an experiment that cannot run.
+    ``ideal`` remembers programs' solo times between runs of one engine and scale; without it, goodput and Jain's
+    index are left out. What decides is made by ``controller``. Raises ``ConfigError`` for an experiment that cannot
+    run.
     """
-    run, make = _scaled(asked if isinstance(asked, Run) else run_of(asked), autoscaler)
+    run = asked if isinstance(asked, LoadedExperiment) else run_of(asked)
     asked, workload, total = run.asked, run.asked.workload, run.roots
     sessions = _sessions(run, ideal)
     if isinstance(preset := asked.preset, LabPreset):
@@ -202,7 +180,7 @@ def simulate(
     router = Router(placement_of(run, preset)) if run.engine.replicas > 1 else None
     control = controller(preset if router is None else replace(preset, placement=router), rules_of(run))
     fleet = _fleet(run, preset, router)
-    world = make(
+    world = World(
         Kernel(),
         fleet,
         control,
@@ -214,6 +192,8 @@ def simulate(
         tools_ask=asked.rules.tool_slots.per_cpu > 0,
         contention=run.contention,
         changes=run.changes,
+        control_delay_ns=asked.control_delay_ns,
+        host_samples=asked.host_samples,
         recorder=recorder,
         progress=None if progress is None else _counted(progress, total),
     )
@@ -234,7 +214,7 @@ def simulate(
     )
 
 
-def _sessions(run: Run, ideal: IdealTimes | None) -> list[Session]:
+def _sessions(run: LoadedExperiment, ideal: IdealTimes | None) -> list[Session]:
     workload, made = run.asked.workload, dict[str, Session]()
     times = ideal.of_all(run.programs, workload.shared_prefix) if ideal is not None else {}
     for program, account in zip(run.programs, run.whose or [""] * len(run.programs), strict=True):
@@ -250,23 +230,12 @@ def _sessions(run: Run, ideal: IdealTimes | None) -> list[Session]:
     return list(made.values())
 
 
-def rules_of(run: Run) -> ControlRules:
+def rules_of(run: LoadedExperiment) -> ControlRules:
     """What the controller obeys: the workload's tenants, but for those that its rules have tables of."""
     rules = run.asked.rules
     if not run.owners.tenancy.on:
         return rules
     return replace(rules, tenancy=Tenancy(named={**run.owners.tenancy.named, **rules.tenancy.named}))
-
-
-def _scaled(run: Run, autoscaler: Autoscaler | None) -> tuple[Run, Callable[..., World]]:
-    """The run, and the world that it happens in."""
-    around: dict[str, Any] = {
-        "control_delay_ns": run.asked.control_delay_ns,
-        "host_samples": run.asked.host_samples,
-    }
-    if autoscaler is None:
-        return run, partial(World, **around)
-    return replace(run, changes=autoscaler.first()), partial(ScaledWorld, autoscaler=autoscaler, **around)
 
 
 def bound_of(asked: Experiment) -> Bound:
@@ -275,7 +244,7 @@ def bound_of(asked: Experiment) -> Bound:
     return bound(run.programs, run.engine, asked.workload.shared_prefix, run.arrivals_ns)
 
 
-def placement_of(run: Run, preset: Preset) -> PlacementPolicy[Any]:
+def placement_of(run: LoadedExperiment, preset: Preset) -> PlacementPolicy[Any]:
     """What places the run's turns on one of several engines."""
     policy, link_tokens_per_s = placement_named(run.asked.hardware.routing, preset), run.engine.link_tokens_per_s
     if isinstance(policy, SessionAware) and not policy.link_tokens_per_s:  # else it was configured
@@ -283,7 +252,7 @@ def placement_of(run: Run, preset: Preset) -> PlacementPolicy[Any]:
     return policy
 
 
-def _fleet(run: Run, preset: Preset, router: Router | None) -> Fleet:
+def _fleet(run: LoadedExperiment, preset: Preset, router: Router | None) -> Fleet:
     """One engine, or several that differ in their role, as engines of one node have to (docs/adr/0018)."""
     engine = run.engine
     one = engine.replicas == 1
@@ -319,7 +288,7 @@ def placement_named(name: str, preset: Preset) -> PlacementPolicy[Any]:
 def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
     """What only host and engines know: how tools fared, what memory was used for, and what was moved."""
     summary = replace(
-        summary, tool_slowdown_ratio=world.tool_slowdown_ratio, tool_wait_mean_s=world.tool_wait_mean_s
+        summary, tool_slowdown_ratio=world.tools.slowdown_ratio, tool_wait_mean_s=world.tools.wait_mean_s
     )
     engines = fleet.engines
     used = [engine.space_time for engine in engines]
@@ -347,7 +316,7 @@ def _counted(progress: Progress, total: int) -> Callable[[int, int, int], None]:
     return lambda ended, turns, now_ns: progress(ended, total, turns, now_ns)
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: LoadedExperiment) -> dict[str, str]:
     engine, workload = run.engine, run.asked.workload
     several = {
         "engines": f"{engine.replicas}",

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 import grpc
 import psutil
 
-from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
-from controlplane.shell.only_one import holder
+from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
+from controlplane.daemon.process.instance_lock import holder
+from controlplane.transport.endpoint import control_path, default_state_dir
+from controlplane.transport.loopback import channel_options
 from controlplane.wire.control import METHODS, Fields
-from controlplane.wire.endpoint import control_path, default_state_dir
 from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
-from controlplane.wire.loopback import channel_options
 
 ADDRESS_VARIABLE = "PENSTOCK_API"
 CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
@@ -24,6 +25,7 @@ CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
     "PENSTOCK_API_PRIVATE_KEY",
 )
 _TIMEOUT_S = 10.0
+_CONNECTED_WITHIN_S = 3.0
 _LOOK_S = 1.0  # twice without an answer: then one that does nothing is frozen
 _STOPPED = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
 _SLEEPS = frozenset({psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_IDLE})
@@ -56,14 +58,27 @@ class ControlClient:
         ask = self._channel.unary_unary(
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
         )
-        with self._told():
+        with self._translated_errors():
             answer = ask.future(Fields(**fields), timeout=_TIMEOUT_S)
             self._wait_for(answer)
             return answer.result()  # type: ignore[no-any-return]
 
     def _wait_for(self, answer: Any) -> None:
-        """Wait as long as the daemon does anything. Raises ``EngineUnavailable`` after a while if it is frozen."""
+        """Wait as long as the daemon does anything. Raises ``EngineUnavailable`` after a while if it is frozen.
+
+        Of one elsewhere, as long as there is a connection to it.
+        """
         used_s = -1.0
+        if not self._process:
+            try:
+                answer.exception(timeout=_CONNECTED_WITHIN_S)
+            except grpc.FutureTimeoutError:
+                if not self._is_connected():
+                    answer.cancel()
+                    what = f"no daemon answers at {self.address}: no connection within {_CONNECTED_WITHIN_S:g} s"
+                    raise EngineUnavailable(
+                        f"{what}. See whether it listens there, and whether it speaks TLS"
+                    ) from None
         while self._process:
             try:
                 answer.exception(timeout=_LOOK_S)
@@ -75,6 +90,17 @@ class ControlClient:
                 if state in _STOPPED or (state in _SLEEPS and used_s == before_s):
                     answer.cancel()
                     raise EngineUnavailable(frozen(self._process)) from None
+
+    def _is_connected(self) -> bool:
+        """Asked only where a connection takes long: gRPC's watcher trips over a channel that closes meanwhile."""
+        states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+        self._channel.subscribe(states.put)
+        try:
+            return states.get(timeout=_LOOK_S) is grpc.ChannelConnectivity.READY
+        except queue.Empty:
+            return False
+        finally:
+            self._channel.unsubscribe(states.put)
 
     def programs(self, *, limit: int = 0, **asked: Any) -> Fields:
         """The reply of ``ListPrograms``, of more than one answer holds page by page; ``limit`` 0: all there are.
@@ -98,12 +124,11 @@ class ControlClient:
         ask = self._channel.unary_stream(
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
         )
-        with self._told():
+        with self._translated_errors():
             yield from ask(Fields(**fields))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Translate gRPC's errors into ones that tell the user what to do."""
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
@@ -117,7 +142,6 @@ class ControlClient:
 
 
 def _of_process(process: int) -> tuple[float, str]:
-    """The CPU seconds that it has used, and what it does."""
     try:
         found = psutil.Process(process)
         return sum(found.cpu_times()[:2]), found.status()

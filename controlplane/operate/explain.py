@@ -4,9 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controlplane.core.regret import Verdict
+from controlplane.core.regret.descriptions import what_happened
 from controlplane.operate.printing import duration
-from controlplane.operate.verdicts import sentence
 from controlplane.wire.decisions import DecisionRecord, OutcomeRecord, Record, VerdictRecord
+
+_LEAST_NS = 50_000_000  # shorter parts of a hold would be shown as none
 
 
 @dataclass(slots=True)
@@ -22,35 +25,35 @@ class Explained:
     afterwards: list[VerdictRecord] = field(default_factory=list)
     source: str = ""
 
-    def told(self) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+    def entries(self) -> dict[str, Any]:
         names = ("source", "decision", "outcomes", "verdicts", "afterwards")
         return {name: getattr(self, name) for name in names}
 
 
 def story(records: Iterable[Record], program_id: str, source: str = "") -> list[Explained]:
     """The decisions about that program in one log, in order, each with its outcomes."""
-    told: dict[int, Explained] = {}
+    entries: dict[int, Explained] = {}
     latest: Explained | None = None
     for record in records:
         if record.program_id != program_id:
             continue
         if isinstance(record, DecisionRecord):
-            latest = told[record.number] = Explained(record, source=source)
+            number = record.number or -len(entries)  # of what nobody decided nothing is told later
+            latest = entries[number] = Explained(record, source=source)
         elif isinstance(record, VerdictRecord):
-            if record.number in told:
-                told[record.number].verdicts.append(record)
+            if record.number in entries:
+                entries[record.number].verdicts.append(record)
             elif latest is not None and not record.number:
                 latest.afterwards.append(record)
-        elif isinstance(record, OutcomeRecord) and record.number in told:
-            told[record.number].outcomes.append(record)
-    return list(told.values())
+        elif isinstance(record, OutcomeRecord) and record.number in entries:
+            entries[record.number].outcomes.append(record)
+    return list(entries.values())
 
 
 def stories(logs: Mapping[str, Iterable[Record]], program_id: str) -> list[Explained]:
     """The same from the logs of several daemons, by their names, in the order of their hosts' clocks."""
-    told = [each for source, records in logs.items() for each in story(records, program_id, source)]
-    return sorted(told, key=lambda each: each.decision.at) if len(logs) > 1 else told
+    entries = [each for source, records in logs.items() for each in story(records, program_id, source)]
+    return sorted(entries, key=lambda each: each.decision.at) if len(logs) > 1 else entries
 
 
 def names(records: Iterable[Record]) -> list[str]:
@@ -81,23 +84,23 @@ def ways(explained: Sequence[Explained]) -> Iterator[str]:
     for turn_id, held in waits.items():
         if len({each.source for each in held}) < 2:
             continue
-        said = [f"{duration(each.decision.waited_ns) or '0.0s'} at {each.source}" for each in held]
+        stops = [f"{duration(each.decision.waited_ns) or '0.0s'} at {each.source}" for each in held]
         outcome = began.get(turn_id)
         end = f"; on {outcome.engine} {outcome.outcome}" if outcome is not None else ""
-        yield f"turn {turn_id}: waited {', then '.join(said)}{end}"
+        yield f"turn {turn_id}: waited {', then '.join(stops)}{end}"
 
 
 def _lines(each: Explained, source: str) -> Iterator[str]:
     decision, numbers = each.decision, each.decision.numbers
     yield f"{decision.at[11:23]}  {source}{decision.kind}{_how(decision)}: {decision.reason}"
-    limit = numbers.limit or "no limit"
+    limit, rule = numbers.limit or "no limit", decision.rule or "none"
     yield (
-        f"    rule: {decision.rule}; window {limit} ({numbers.window:.1f} before caps), {numbers.active} active, "
+        f"    rule: {rule}; window {limit} ({numbers.window:.1f} before caps), {numbers.active} active, "
         f"{numbers.waiting} waiting, KV {numbers.kv_use_ratio:.0%}, CPU {numbers.cpu_use_ratio:.0%}, "
         f"{numbers.tools_active} tools at {numbers.tool_slowdown_ratio:.2f} times their time"
     )
     if decision.turns:
-        yield f"    turns: {', '.join(decision.turns)}, held for {duration(decision.waited_ns) or '0.0s'}"
+        yield f"    turns: {', '.join(decision.turns)}, {_hold(decision)}"
     if decision.context_tokens:
         tool = f", tool {decision.tool}" if decision.tool else ""
         where = f", on {decision.engine}" if decision.engine else ""
@@ -116,13 +119,20 @@ def _lines(each: Explained, source: str) -> Iterator[str]:
         yield f"    afterwards, by {judged.verdict.kind}: {sentence(judged.verdict)}"
 
 
+def _hold(decision: DecisionRecord) -> str:
+    parts = [f"{duration(each.held_ns)} {each.text}" for each in decision.held if each.held_ns >= _LEAST_NS]
+    why = f": {', '.join(parts)}" if parts else ""
+    cause = f"; let in as {decision.cause}" if decision.cause and parts else ""
+    held_ns = max(decision.waited_ns, sum(each.held_ns for each in decision.held))
+    return f"held for {duration(held_ns) or '0.0s'}{why}{cause}"
+
+
 def _of(judged: VerdictRecord, decision: DecisionRecord) -> str:
     """What of the decision was judged, where that is not all of it: the hold that an admission ended."""
     return "" if judged.verdict.kind == decision.kind else f" on the {judged.verdict.kind}"
 
 
 def _how(decision: DecisionRecord) -> str:
-    """The command's own values."""
     values = decision.values
     if decision.kind == "place":
         left = f", from {values['leaves']}" if values.get("leaves") else ""
@@ -131,3 +141,38 @@ def _how(decision: DecisionRecord) -> str:
     ttl_ns = values.get("ttl_ns", 0)
     until = f" for {duration(ttl_ns)}" if ttl_ns else ""
     return "".join(f" {value}" for name, value in values.items() if name != "ttl_ns") + until
+
+
+def sentence(verdict: Verdict) -> str:
+    """A verdict in one line, its net first: what happened, why, and both sides of the decision."""
+    about = "about " if verdict.estimated else ""
+    gained = _and([*_gains(verdict), f"{verdict.gain_s:.2f}s"]) if verdict.gain_s else "nothing"
+    spent = _and([*_costs(verdict), f"{verdict.cost_s:.2f}s"]) if verdict.cost_s else "nothing"
+    after = duration(verdict.closed_ns - verdict.opened_ns) or "0.0s"
+    return f"{about}{verdict.net_s:+.2f}s: after {after} {what_happened(verdict)}; gained {gained}; cost {spent}"
+
+
+def _gains(verdict: Verdict) -> list[str]:
+    parts = []
+    if verdict.hit_tokens:
+        found = "tokens that others kept" if verdict.kind == "hold" else "tokens found"
+        parts.append(f"{verdict.hit_tokens:,} {found}")
+    if verdict.freed_token_s:
+        parts.append(f"{verdict.freed_token_s:,.0f} token-seconds of memory")
+    return parts
+
+
+def _costs(verdict: Verdict) -> list[str]:
+    parts = []
+    if verdict.again_tokens:
+        parts.append(f"{verdict.again_tokens:,} tokens computed again")
+    if verdict.held_token_s:
+        parts.append(f"{verdict.held_token_s:,.0f} token-seconds of memory")
+    if verdict.wait_s:
+        parts.append(f"{verdict.wait_s:.1f}s of waiting")
+    return parts
+
+
+def _and(parts: list[str]) -> str:
+    """What it is in tokens, and then in seconds."""
+    return parts[0] if len(parts) == 1 else f"{' and '.join(parts[:-1])} ({parts[-1]})"

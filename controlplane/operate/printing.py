@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from controlplane.core.text import printable
+from controlplane.core.model.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.regret import KINDS, NOBODY, Least, Total, Verdict, total_of
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.regret import KINDS, NO_DECISION, Least, Total, Verdict, total_of
+from controlplane.daemon.observe.log_replay import judge_log, look_back
 from controlplane.operate.printing import echo, print_json, print_table
-from controlplane.shell.regret_replay import judge_log, look_back
 from controlplane.wire.decisions import DecisionRecord, VerdictRecord, read_decisions
 from controlplane.wire.log import Header, read_log
 
@@ -37,7 +37,6 @@ class Regret:
 
     @property
     def total(self) -> Total:
-        """Of all."""
         return total_of(each.verdict for each in self.judged)
 
 
@@ -62,8 +61,8 @@ def _class_words(judged: Judged) -> str:
 
 def _policy(judged: Judged) -> str:
     """The policies of the rule, without the preset where there is one."""
-    if judged.verdict.kind == NOBODY:
-        return NOBODY
+    if judged.verdict.kind == NO_DECISION:
+        return NO_DECISION
     _, _, policies = judged.rule.partition(", ")
     return policies or judged.rule or _NONE
 
@@ -129,7 +128,6 @@ def _both(one: Least | None, other: Least) -> Least:
 
 
 def _is_recorded(path: Path) -> bool:
-    """Whether the file begins as an event log does."""
     try:
         return isinstance(next(read_log(path)), Header)
     except ConfigError:

@@ -4,10 +4,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from controlplane.core.commands import Place
-from controlplane.operate.advise import advise_rows
+from controlplane.core.model.commands import Place
 from controlplane.operate.printing import duration, echo, json_line, plain, print_json, print_table
-from controlplane.operate.shadow import shadow_rows
+from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
 from controlplane.wire.names import snake_case
 
@@ -40,7 +39,6 @@ def show_status(status: Fields, *, json: bool) -> None:
     if status.refusals:
         rows.append(("unserved", ", ".join(f"{each.turns:,} {each.code}" for each in status.refusals)))
     rows += shadow_rows(status)
-    rows += advise_rows(status)
     rows += [(each.level, finding_line(each)) for each in status.findings]
     print_table(("", ""), rows)
 
@@ -74,13 +72,13 @@ def kv_line(pressure: Fields) -> str:
 def forecast_line(forecasts: Sequence[Fields]) -> str:
     """How far forecasts of contexts were from what programs came to hold, in one line."""
     whole, *classes = forecasts
-    said = (
+    summary = (
         f"{whole.expected_ratio:.2f} of what {whole.ended} programs came to hold, off by {whole.missed_ratio:.0%}"
     )
     if len(classes) < 2:
-        return said
+        return summary
     worst = max(classes, key=lambda each: each.missed_ratio)
-    return f"{said}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
+    return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
 
 
 def tools_line(pressure: Fields) -> str:
@@ -106,8 +104,8 @@ def has_engines(status: Fields) -> bool:
 def engines_line(engines: Fields) -> str:
     """How many engines there are of each standing, in one line."""
     counts = ("serving", "draining", "gone", "silent")
-    said = [f"{getattr(engines, name)} {name}" for name in counts if name == "serving" or getattr(engines, name)]
-    return f"{engines.known} engines: {', '.join(said)}; {engines.moves:,} moves between them"
+    summary = [f"{getattr(engines, name)} {name}" for name in counts if name == "serving" or getattr(engines, name)]
+    return f"{engines.known} engines: {', '.join(summary)}; {engines.moves:,} moves between them"
 
 
 def tenants_line(status: Fields) -> str:
@@ -117,25 +115,13 @@ def tenants_line(status: Fields) -> str:
     return "; ".join([f"{had or 'nobody has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent])
 
 
-TENANT_HEAD = (
-    "tenant",
-    "weight",
-    "share",
-    "active",
-    "waiting",
-    "KV blocks",
-    "KV token-s",
-    "of all",
-    "turns",
-    "budget",
-    "window",
-    "refused",
-    "got back",
+_TENANT_HEAD = (
+    *("tenant", "weight", "share", "active", "waiting", "KV blocks", "KV token-s", "of all", "turns"),
+    *("budget", "window", "refused", "got back"),
 )
 
 
-def tenant_cells(row: Fields) -> tuple[str, ...]:
-    """One tenant's cells below ``TENANT_HEAD``."""
+def _tenant_cells(row: Fields) -> tuple[str, ...]:
     return (
         row.tenant,
         f"{row.weight:g}",
@@ -161,7 +147,7 @@ def show_tenants(status: Fields, *, json: bool) -> None:
     if not status.tenants:
         echo("no tenants: the configuration has no table [tenants.NAME]")
         return
-    print_table(TENANT_HEAD, [tenant_cells(row) for row in status.tenants])
+    print_table(_TENANT_HEAD, [_tenant_cells(row) for row in status.tenants])
     for row in status.tenants:
         if row.spent:
             echo(f"spent: {row.spent}; {duration(row.window_ns)} to go")
@@ -198,14 +184,14 @@ def engine_cells(engine: Fields) -> tuple[str, ...]:
 
 def engine_standing(engine: Fields) -> str:
     """What the engine may be given, and what is wrong with it."""
-    said = [engine.standing or "serving"]
+    summary = [engine.standing or "serving"]
     if engine.silent:
-        said.append("does not answer")
+        summary.append("does not answer")
     if engine.passive:
-        said.append("passive")
+        summary.append("passive")
     if not engine.has_plugin:
-        said.append("no plugin")
-    return ", ".join(said)
+        summary.append("no plugin")
+    return ", ".join(summary)
 
 
 def show_engines(listed: Fields, *, json: bool) -> None:
@@ -236,23 +222,19 @@ def are_several(programs: Sequence[Fields]) -> bool:
     return len({program.replica for program in programs if program.replica}) > 1
 
 
-PROGRAM_HEAD = (
-    "program",
-    "status",
-    "phase",
-    "tool",
-    "turns",
-    "tokens",
-    "tier",
-    "idle",
-    "held",
-    "pinned",
-    "idleness",
+_PROGRAM_HEAD = (
+    *("program", "status", "phase", "tool", "turns", "tokens"),
+    *("tier", "idle", "held", "pinned", "idleness"),
 )
 
 
-def program_cells(program: Fields) -> tuple[str, ...]:
-    """One program's cells below ``PROGRAM_HEAD``."""
+def program_head(*, engines: bool) -> tuple[str, ...]:
+    """The names of ``program_row``'s cells."""
+    return (*_PROGRAM_HEAD, *(("engine", "moves") if engines else ()))
+
+
+def program_row(program: Fields, *, engines: bool) -> tuple[str, ...]:
+    """One program's cells, with its engine and how often it moved where there are several ``engines``."""
     position = f" #{program.queue_position}" if program.queue_position else ""
     return (
         program.program_id + (" (held)" if program.held_by_operator else ""),
@@ -266,18 +248,8 @@ def program_cells(program: Fields) -> tuple[str, ...]:
         duration(program.hold_ns),
         duration(program.retained_ns),
         f"{program.idleness_ratio:.2f}",
+        *((program.replica, str(program.moves or "")) if engines else ()),
     )
-
-
-def program_head(*, engines: bool) -> tuple[str, ...]:
-    """The names of ``program_row``'s cells."""
-    return (*PROGRAM_HEAD, "engine", "moves") if engines else PROGRAM_HEAD
-
-
-def program_row(program: Fields, *, engines: bool) -> tuple[str, ...]:
-    """One program's cells, with its engine and how often it moved where there are several ``engines``."""
-    cells = program_cells(program)
-    return (*cells, program.replica, str(program.moves or "")) if engines else cells
 
 
 def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:

@@ -13,8 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from controlplane.core.text import printable
-from controlplane.operate.advise import advice_note
+from controlplane.core.model.text import printable
 from controlplane.operate.client import ControlClient
 from controlplane.operate.printing import cells
 from controlplane.operate.tables import (
@@ -32,7 +31,7 @@ from controlplane.operate.tables import (
 )
 from controlplane.wire.control import Fields
 
-_KEPT = 240  # samples, of which the plots show the last that fit
+_MOST_SAMPLES = 240  # samples, of which the plots show the last that fit
 _BARS = "▁▂▃▄▅▆▇█"
 _PHASE_STYLE = {"reasoning": "green", "acting": "cyan", "held": "yellow", "idle": "dim"}
 _LABEL_WIDTH = 14
@@ -44,12 +43,11 @@ _OTHER_LINES = _HEADER_LINES + 3  # lines that show no program
 class History:
     """The last samples of the plots' values, the latest at the end."""
 
-    limit: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    active: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    waiting: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    limit: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
+    active: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
+    waiting: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SAMPLES))
 
     def add(self, status: Fields) -> None:
-        """Add the values of one status."""
         self.limit.append(status.window.limit)
         self.active.append(status.pressure.programs_active)
         self.waiting.append(status.pressure.queue_length)
@@ -132,21 +130,16 @@ def _head(status: Fields, phases: Sequence[Fields], history: History, width: int
     lines.add_row("window", _plot(history.limit, top, plot, limit, "magenta"))
     lines.add_row("active", _plot(history.active, top, plot, str(pressure.programs_active), "green"))
     lines.add_row("waiting", _plot(history.waiting, top, plot, str(pressure.queue_length), "yellow"))
-    lines.add_row("because", _because(status))
+    lines.add_row("because", Text(printable(status.window.reason)))
     lines.add_row("KV", _gauge(pressure.kv_use_ratio, pressure.kv_overloaded, kv_line(pressure)))
     lines.add_row("CPU", _gauge(pressure.cpu_use_ratio, pressure.cpu_overloaded, tools_line(pressure)))
     lines.add_row("phases", _phases(phases))
     lines.add_row("", _warnings(status))
-    said = [f"preset {status.preset}  configuration {status.config.version}"]
-    said += [engines_line(status.engines)] * has_engines(status)
-    said += [line for line in (lead_line(status),) if line]
-    title = Text.assemble((printable(status.node), "bold"), *(printable(f"  {each}") for each in said))
+    summary = [f"preset {status.preset}  configuration {status.config.version}"]
+    summary += [engines_line(status.engines)] * has_engines(status)
+    summary += [line for line in (lead_line(status),) if line]
+    title = Text.assemble((printable(status.node), "bold"), *(printable(f"  {each}") for each in summary))
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED)
-
-
-def _because(status: Fields) -> Text:
-    note = advice_note(status)
-    return Text.assemble(printable(status.window.reason), (printable(f"; {note}"), "cyan") if note else "")
 
 
 def _plot(values: Iterable[float], top: float, width: int, now: str, style: str) -> Text:
@@ -176,8 +169,8 @@ def _phases(phases: Sequence[Fields]) -> Text:
 def _warnings(status: Fields) -> Text:
     """Every finding's name, as only one line is here; and as much as there is room for of what was found."""
     names = ", ".join(map(title, status.findings)) + "; " if len(status.findings) > 1 else ""
-    said = "; ".join(f"{title(each)}: {each.found}" for each in status.findings)
-    return Text(printable(names + said), style="red")
+    summary = "; ".join(f"{title(each)}: {each.found}" for each in status.findings)
+    return Text(printable(names + summary), style="red")
 
 
 def _programs(listed: Fields, most: int) -> RenderableType:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeGuard
 
-from controlplane.core.critical_path import Node, Stretch, critical_path
+from controlplane.daemon.observe.critical_path import Node, PathSegment, critical_path
 from controlplane.operate.printing import duration
 from controlplane.wire.decisions import Account, DecisionRecord, Record, RunRecord
 
@@ -11,14 +11,14 @@ _ADMIT = "admit"
 _MOST_INDENTED = 40  # levels: deeper ones stand below each other
 
 
-__all__ = ["Node", "Stretch", "critical_path", "keep", "lines", "tree", "whose"]
+__all__ = ["Node", "PathSegment", "critical_path", "keep", "lines", "tree", "whose"]
 
 
-def keep(records: Iterable[Record], kept: list[Record]) -> Iterator[Record]:
-    """The same records, of which those that trees are made of are put into ``kept``: a log may be long."""
+def keep(records: Iterable[Record], retained: list[Record]) -> Iterator[Record]:
+    """The same records, of which those that trees are made of are put into ``retained``: a log may be long."""
     for record in records:
         if isinstance(record, RunRecord) or _held(record):
-            kept.append(record)
+            retained.append(record)
         yield record
 
 
@@ -51,7 +51,7 @@ def whose(records: Iterable[Record], program_id: str) -> str:
     if not runs or not runs[-1].parent_id:
         return ""
     run = runs[-1]
-    took = _said(run.ended_ns - run.began_ns)
+    took = _length(run.ended_ns - run.began_ns)
     return (
         f"a sub-agent of {run.parent_id}: {run.turns} turns in {took}; its tree: penstock explain {run.parent_id}"
     )
@@ -88,10 +88,10 @@ def _within(child: RunRecord, parent: RunRecord) -> bool:
 def lines(node: Node[RunRecord]) -> Iterator[str]:
     """The tree, a line a program, and its critical path, for a person."""
     path = critical_path(node)
-    on_it = {stretch.program_id for stretch in path}
+    on_it = {segment.program_id for segment in path}
     began_ns, whole_ns = node.run.began_ns, max(1, node.run.ended_ns - node.run.began_ns)
     branches = list(_branches(node, on_it))
-    yield f"tree: {len(branches)} programs in {_said(whole_ns)}; * is on the critical path"
+    yield f"tree: {len(branches)} programs in {_length(whole_ns)}; * is on the critical path"
     yield from branches
     if (account := node.run.account) is not None:
         yield _budget(account)
@@ -99,11 +99,11 @@ def lines(node: Node[RunRecord]) -> Iterator[str]:
     held_ns = sum(each.held_ns for each in path)
     held = f"; {held_ns / whole_ns:.0%} of it held at the gate" if held_ns else ""
     yield f"critical path: {own_ns / whole_ns:.0%} {node.run.program_id} itself, the rest its sub-agents{held}"
-    for stretch in path:
-        took_ns = stretch.ended_ns - stretch.began_ns
-        at = _said(stretch.began_ns - began_ns)
-        held = f", held at the gate for {_said(stretch.held_ns)}" if stretch.held_ns else ""
-        yield f"    at {at} for {_said(took_ns)} ({took_ns / whole_ns:.0%}): {stretch.program_id}{held}"
+    for segment in path:
+        took_ns = segment.ended_ns - segment.began_ns
+        at = _length(segment.began_ns - began_ns)
+        held = f", held at the gate for {_length(segment.held_ns)}" if segment.held_ns else ""
+        yield f"    at {at} for {_length(took_ns)} ({took_ns / whole_ns:.0%}): {segment.program_id}{held}"
 
 
 def _budget(account: Account) -> str:
@@ -120,11 +120,11 @@ def _branches(top: Node[RunRecord], on_it: set[str]) -> Iterator[str]:
         node, depth = todo.pop()
         run = node.run
         mark = "*" if run.program_id in on_it else " "
-        at, took = _said(run.began_ns - top.run.began_ns), _said(run.ended_ns - run.began_ns)
+        at, took = _length(run.began_ns - top.run.began_ns), _length(run.ended_ns - run.began_ns)
         indent = "  " * min(depth, _MOST_INDENTED)
         yield f"  {mark} {indent}{run.program_id}: at {at} for {took}, {run.turns} turns"
         todo += [(child, depth + 1) for child in reversed(node.children)]
 
 
-def _said(ns: int) -> str:
+def _length(ns: int) -> str:
     return duration(ns) or "0.0s"

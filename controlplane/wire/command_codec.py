@@ -6,9 +6,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from controlplane.core.commands import COMMAND_TYPES, Command
-from controlplane.core.errors import LocalEventError, RemoteEventError
-from controlplane.core.text import made_good, printable
+from controlplane.core.model.commands import COMMAND_TYPES, Command
+from controlplane.core.model.errors import LocalEventError, RemoteEventError
+from controlplane.core.model.text import printable, sanitize
 from controlplane.wire._generated import commands_pb2 as pb
 from controlplane.wire.names import snake_case
 
@@ -89,4 +89,4 @@ def read_command(message: pb.Command) -> Command | None:
 
 def _fit(value: Any) -> Any:
     """A name as events have it."""
-    return made_good(value) if isinstance(value, str) else value
+    return sanitize(value) if isinstance(value, str) else value

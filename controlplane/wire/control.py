@@ -14,8 +14,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from controlplane.core.commands import Command
-from controlplane.core.errors import RemoteEventError
+from controlplane.core.model.commands import Command
+from controlplane.core.model.errors import RemoteEventError
 from controlplane.wire._generated import control_pb2
 from controlplane.wire.command_codec import fill_command, read_command
 

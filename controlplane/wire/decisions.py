@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.core.regret import Verdict
 from controlplane.wire.files import bounded_lines
 
@@ -34,8 +34,19 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int
 
 
+class HeldFor(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a hold: what bound, for how long, and for whom room was reserved, where it was."""
+
+    reason: str
+    text: str
+    held_ns: int
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="decision"):
-    """A command. ``at`` is UTC, ISO 8601; ``values`` are the command's own."""
+    """A command; or, with number 0 and kind ``left``, a held turn whose client left: why is its reason.
+
+    ``at`` is UTC, ISO 8601; ``values`` are the command's own.
+    """
 
     at: str
     now_ns: int
@@ -51,6 +62,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="recor
     engine: str = ""  # where its next turn runs, or its last one ran
     turns: list[str] = []  # by id: those that an admission lets go
     waited_ns: int = 0  # that they were held for
+    held: list[HeldFor] = []  # why, the longest first
+    cause: str = ""  # the event by which room was found, where one did
     alternatives: list[Alternative] = []
 
 
@@ -74,12 +87,10 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record
 
     @property
     def number(self) -> int:
-        """Of the decision."""
         return self.verdict.number
 
     @property
     def program_id(self) -> str:
-        """Whom it was about."""
         return self.verdict.program_id
 
 
@@ -105,23 +116,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
     account: Account | None = None  # of a root
 
 
-class SettingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="setting"):
-    """A step of automatic advice: made, kept or taken back. It is about no program."""
-
-    at: str
-    now_ns: int
-    outcome: str
-    key: str
-    before: float
-    after: float
-    reason: str
-    goal: str
-    predicted: float
-    measured: float | None = None  # at an equal load; None: nobody could tell, or not yet
-    program_id: str = ""
-
-
-Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord | SettingRecord
+Record = DecisionRecord | OutcomeRecord | VerdictRecord | RunRecord
 _decode: Any = msgspec.json.Decoder(Record).decode
 
 

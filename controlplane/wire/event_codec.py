@@ -6,13 +6,16 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from controlplane.core.errors import LocalEventError, RemoteEventError
-from controlplane.core.events import Event
-from controlplane.core.text import made_good, printable
-from controlplane.core.types import MOST_NAME
+from controlplane.core.model.errors import LocalEventError, RemoteEventError
+from controlplane.core.model.events import Event
+from controlplane.core.model.steps import Steps, run
+from controlplane.core.model.text import printable, sanitize
+from controlplane.core.model.types import MOST_NAME
 from controlplane.wire._generated import events_pb2 as pb
-from controlplane.wire.copying import kinds, reader, writer
-from controlplane.wire.fault import REASON, find_fault
+from controlplane.wire.codegen import kinds, reader, writer
+from controlplane.wire.validation import REASON, find_fault
+
+_AT_ONCE = 1024  # events between two pauses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +66,9 @@ def _carried(record: Any) -> Any:
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     for name, value in values.items():
         if isinstance(value, str):
-            values[name] = printable(value) if name == REASON else made_good(value)
+            values[name] = printable(value) if name == REASON else sanitize(value)
         elif isinstance(value, tuple | list):
-            values[name] = tuple(_carried(each) if is_dataclass(each) else made_good(each) for each in value)
+            values[name] = tuple(_carried(each) if is_dataclass(each) else sanitize(each) for each in value)
     return type(record)(**values)
 
 
@@ -77,11 +80,16 @@ def decode_events(data: bytes) -> DecodedBatch:
 
     :raises RemoteEventError: the bytes are no batch, or it does not say whose it is or where it begins.
     """
+    return run(decoding_events(data))
+
+
+def decoding_events(data: bytes) -> Steps[DecodedBatch]:
+    """``decode_events``, with pauses: a message of a megabyte may hold half a million events."""
     try:
         batch = pb.EventBatch.FromString(data)
     except DecodeError as error:
         raise RemoteEventError(f"malformed event batch of {len(data)} bytes: {error}") from error
-    publisher = "/".join(map(made_good, batch.publisher.split("/")))
+    publisher = "/".join(map(sanitize, batch.publisher.split("/")))
     first_sequence = batch.first_sequence
     if not 0 < len(publisher) <= MOST_NAME:
         problem = f"has {len(publisher)} characters, and {MOST_NAME} at most are read" if publisher else "is empty"
@@ -93,6 +101,8 @@ def decode_events(data: bytes) -> DecodedBatch:
     sequence = first_sequence - 1
     for message in batch.events:
         sequence += 1
+        if not sequence % _AT_ONCE:
+            yield
         kind = message.WhichOneof("kind")
         if kind is None:
             rejected.append(f"event {sequence}: no kind that this version knows")

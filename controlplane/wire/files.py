@@ -1,6 +1,7 @@
 """Read files whose size and kind are somebody else's choice: judged before anything of them is read."""
 
 import errno
+import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -19,17 +20,26 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
     Raises ``OSError``: EFBIG for a longer one, EINVAL for another kind of file, which could be waited for.
     """
-    found = path.stat()
+    _judge(path, path.stat(), most_bytes)
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be replaced by a pipe meanwhile
+    with os.fdopen(number, "rb") as file:
+        found = os.fstat(number)
+        _judge(path, found, most_bytes)
+        os.set_blocking(number, not stat.S_ISREG(found.st_mode))  # some files of /proc never end either
+        content: bytes | None = file.read(most_bytes + 1)
+    if content is None:
+        raise OSError(errno.EAGAIN, "nothing to read yet", str(path))
+    if len(content) > most_bytes:  # a pipe, or it has grown
+        raise _too_long(path, most_bytes)
+    return content
+
+
+def _judge(path: Path, found: os.stat_result, most_bytes: int) -> None:
     kind = found.st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or path.is_relative_to(_DEVICES)):
         raise OSError(errno.EINVAL, "expected a regular file", str(path))
     if found.st_size > most_bytes:
         raise _too_long(path, most_bytes)
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:  # a pipe, or it has grown
-        raise _too_long(path, most_bytes)
-    return content
 
 
 def read_text(path: Path, most_bytes: int) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import struct
 from enum import IntEnum
 
-from controlplane.core.errors import RemoteEventError
+from controlplane.core.model.errors import RemoteEventError
 
 MAX_FRAME_BYTES = 1 << 20
 SOCKET_SCHEME = "unix:"

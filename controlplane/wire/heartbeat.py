@@ -1,10 +1,10 @@
 """The daemon's sign of life."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from google.protobuf.message import DecodeError
 
-from controlplane.core.errors import RemoteEventError
+from controlplane.core.model.errors import RemoteEventError
 from controlplane.wire._generated import control_pb2 as pb
 from controlplane.wire.command_codec import MOST_COMMAND_ID
 
@@ -14,7 +14,7 @@ class Heartbeat:
     """The daemon lives and has authority for another ``lease_ttl_ns`` from receipt.
 
     ``limit`` is how many root programs may be active (0: no limit), ``window`` the same before its caps.
-    ``engine_policies`` is for ``controlplane.core.engine_policies.loads``. ``draining``: nobody new is let in.
+    ``engine_policies`` is for ``core.policies.engine_policies.loads``. ``draining``: nobody new is let in.
     ``command_id`` is the number of the last command: whoever has not heard it misses one. ``asked_ago_ns`` ago the
     daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
     ``fence`` is the lease by which it serves, where several daemons may; leases only grow.
@@ -33,21 +33,12 @@ class Heartbeat:
     fence: int = 0
 
 
+_FIELDS = tuple(field.name for field in fields(Heartbeat))
+
+
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
     """For the heartbeat subject."""
-    return pb.Heartbeat(
-        node=heartbeat.node,
-        boot_id=heartbeat.boot_id,
-        lease_ttl_ns=heartbeat.lease_ttl_ns,
-        limit=heartbeat.limit,
-        window=heartbeat.window,
-        engine_policies=heartbeat.engine_policies,
-        draining=heartbeat.draining,
-        command_id=heartbeat.command_id,
-        asked_ago_ns=heartbeat.asked_ago_ns,
-        lost_ns=heartbeat.lost_ns,
-        fence=heartbeat.fence,
-    ).SerializeToString()
+    return pb.Heartbeat(**{name: getattr(heartbeat, name) for name in _FIELDS}).SerializeToString()
 
 
 def decode_heartbeat(data: bytes) -> Heartbeat:
@@ -65,16 +56,4 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
     )
     if not message.node or min(counts) < 0 or message.command_id > MOST_COMMAND_ID or not message.window >= 0:
         raise RemoteEventError(f"heartbeat that makes no sense: {str(message)[:200]}")
-    return Heartbeat(
-        node=message.node,
-        boot_id=message.boot_id,
-        lease_ttl_ns=message.lease_ttl_ns,
-        limit=message.limit,
-        window=message.window,
-        engine_policies=message.engine_policies,
-        draining=message.draining,
-        command_id=message.command_id,
-        asked_ago_ns=message.asked_ago_ns,
-        lost_ns=message.lost_ns,
-        fence=message.fence,
-    )
+    return Heartbeat(**{name: getattr(message, name) for name in _FIELDS})

@@ -6,50 +6,86 @@ A name that ends in ``.gz`` is compressed.
 
 import gzip
 import zlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, Protocol, cast
+from typing import IO, Any, Literal, Protocol, cast, get_origin, get_type_hints
 
 import msgspec
 
-from controlplane.core.commands import COMMAND_TYPES, Command
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import EVENT_TYPES, EnginesListed, Event, OperatorOrders, PublisherState
+from controlplane.core.model.commands import COMMAND_TYPES, Command
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import EVENT_TYPES, Event
 from controlplane.wire.files import bounded_lines
-from controlplane.wire.log_records import (
-    FORMAT,
-    VERSION,
-    CommandRecord,
-    ConfigRecord,
-    EventRecord,
-    Header,
-    Record,
-    StateRecord,
-    TickRecord,
-    Truncated,
-)
 from controlplane.wire.names import snake_case
 
+FORMAT = "penstock-event-log"
+VERSION = 1
 _MOST_HEADER_BYTES = 1 << 22
 _MOST_LINE_BYTES = 1 << 30  # a recorded run begins with a whole state
 
-__all__ = [
-    "CommandRecord",
-    "ConfigRecord",
-    "EventRecord",
-    "Header",
-    "LogFile",
-    "LogWriter",
-    "Record",
-    "StateRecord",
-    "TickRecord",
-    "Truncated",
-    "create",
-    "read_log",
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line. ``created`` is a date and time for people (ISO 8601), ``config`` the configuration's text."""
+
+    node: str
+    preset: str
+    created: str = ""
+    config: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An event, received at ``now_ns`` on the reader's clock."""
+
+    now_ns: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickRecord:
+    """A decision was made at ``now_ns``; the commands that it gave follow."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord:
+    """A command that the tick before it gave."""
+
+    now_ns: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """A new configuration took effect."""
+
+    now_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecord:
+    """The controller's state before what follows (a snapshot's text): the run did not begin from nothing."""
+
+    now_ns: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """The last line was cut, as by a crash: ``message`` says where. Nothing follows; all before it is good."""
+
+    message: str
+
+
+Record = Header | EventRecord | TickRecord | CommandRecord | ConfigRecord | StateRecord | Truncated
 
 
 class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -66,6 +102,10 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_header = msgspec.json.Decoder(Header).decode
 _event_decoders = {snake_case(kind): msgspec.json.Decoder(kind) for kind in EVENT_TYPES}
 _command_decoders = {snake_case(kind): msgspec.json.Decoder(kind) for kind in COMMAND_TYPES}
+_LISTS = {  # by kind: JSON has no tuples; core's records do
+    kind: tuple(name for name, hint in get_type_hints(kind).items() if get_origin(hint) is Sequence)
+    for kind in EVENT_TYPES
+}
 _kind_names: dict[type, str] = {kind: snake_case(kind) for kind in (*EVENT_TYPES, *COMMAND_TYPES)}
 
 
@@ -91,7 +131,6 @@ class LogWriter:
     def __init__(self, path: Path, header: Header, file: "LogFile | None" = None) -> None:
         self.path = path
         self.failed = ""
-        self.began_ns = 0  # of the state that all else follows from; 0: none was written yet
         self._encode = msgspec.json.Encoder().encode
         try:
             self._file: LogFile = file or create(path)
@@ -100,7 +139,6 @@ class LogWriter:
         self._write(header)
 
     def event(self, event: Event, now_ns: int) -> None:
-        """The controller received ``event``."""
         self._write({"record": "event", "now_ns": now_ns, "kind": _kind_names[type(event)], "body": event})
 
     def tick(self, now_ns: int) -> None:
@@ -108,7 +146,6 @@ class LogWriter:
         self._write({"record": "tick", "now_ns": now_ns})
 
     def command(self, command: Command, now_ns: int) -> None:
-        """The controller answered with ``command``."""
         self._write({"record": "command", "now_ns": now_ns, "kind": _kind_names[type(command)], "body": command})
 
     def config(self, text: str, now_ns: int) -> None:
@@ -117,7 +154,6 @@ class LogWriter:
 
     def state(self, text: str, now_ns: int) -> None:
         """The controller has this state (a snapshot's text) before what follows."""
-        self.began_ns = self.began_ns or now_ns
         self._write({"record": "state", "now_ns": now_ns, "text": text})
 
     def _write(self, line: object) -> None:
@@ -137,12 +173,6 @@ class LogWriter:
             self._file.flush()
         except OSError as error:
             self.failed = str(error)
-
-    def settle(self) -> None:
-        """Return once the operating system has all lines, also where another thread writes them."""
-        self.flush()
-        if (wait := getattr(self._file, "settle", None)) is not None and not self.failed:
-            wait()
 
     def close(self) -> None:
         """Flush and close; a second call does nothing."""
@@ -226,13 +256,8 @@ def _record(data: bytes) -> Record:
     match line.record:
         case "event":
             event = _body(_event_decoders, line)
-            if isinstance(event, PublisherState):
-                event = _with_tuples(event)
-            elif isinstance(event, OperatorOrders):
-                event = replace(event, held=tuple(event.held))
-            elif isinstance(event, EnginesListed):
-                event = replace(event, serving=tuple(event.serving), draining=tuple(event.draining))
-            return EventRecord(now_ns=line.now_ns, event=event)
+            lists = {name: tuple(getattr(event, name)) for name in _LISTS.get(type(event), ())}
+            return EventRecord(now_ns=line.now_ns, event=replace(event, **lists) if lists else event)
         case "command":
             return CommandRecord(now_ns=line.now_ns, command=_body(_command_decoders, line))
         case "config":
@@ -248,15 +273,3 @@ def _body(decoders: dict[str, Any], line: _Line) -> Any:
     if decoder is None:
         raise ValueError(f"no {line.record} of kind {line.kind!r}")
     return decoder.decode(line.body)
-
-
-def _with_tuples(state: PublisherState) -> PublisherState:
-    """JSON has no tuples; core's records do."""
-    return replace(
-        state,
-        held_turns=tuple(state.held_turns),
-        open_turns=tuple(state.open_turns),
-        open_tools=tuple(state.open_tools),
-        grants=tuple(state.grants),
-        pins=tuple(state.pins),
-    )

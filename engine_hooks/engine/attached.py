@@ -5,18 +5,19 @@ the engine's cache has no other. An engine's folder derives from ``Attached`` wh
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.core import commands as cmd
-from controlplane.core.events import CommandApplied, CommandRejected, Event, PinReclaimed, PublisherState
+from controlplane.core.model import commands as cmd
+from controlplane.core.model.events import CommandApplied, CommandRejected, Event, PinReclaimed, PublisherState
 from controlplane.emit.emitter import Emitter
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.probe import Probe
 from engine_hooks.engine.settings import Settings
-from engine_hooks.engine.steering import Beat, Steering
+from engine_hooks.engine.steering import Beat, Lease, Steering
 from engine_hooks.engine.view import View
 from engine_hooks.guard import Guard
 
@@ -25,17 +26,91 @@ _OURS = (cmd.Retain, cmd.Release, cmd.Discard, cmd.Demote, cmd.Prefetch, cmd.Lab
 _PARKING = (cmd.Admit, cmd.Pause, cmd.Place)
 
 
-class Attached:
-    """View, pins, policies and the emitter of one scheduler; its methods are called by hooks, guarded.
+class Moments(ABC):
+    """What an engine's hooks must call, guarded and in the scheduler's thread, in the order of a turn's life.
+
+    Beside these: wake the engine for a command that comes while it is idle (``Attached.on_command``).
+    """
+
+    _view: View
+    _contexts: Contexts
+    _pins: Pins
+    _steering: Steering
+    _probe: Probe
+
+    def turn_queued(self, request: Any) -> None:
+        """A request was queued, for the first time or again."""
+        self._steering.arrived(self._probe.submitted(request))
+
+    @abstractmethod
+    def step_begins(self, *args: Any) -> None:
+        """Before anything is planned."""
+
+    def order(self, queue: list[Any]) -> None:
+        """The engine is about to look at its queue, which is put into the policy's order."""
+        self._steering.order(queue, self._probe.queued_ns)
+
+    def turn_scheduled(self, request: Any) -> str:
+        """A chunk of its prefill is planned: its program if that is the first one, whose pin ends.
+
+        The request holds the blocks by itself from now on.
+        """
+        program_id = self._probe.scheduled(request)
+        if program_id:
+            self._pins.release(program_id)
+        return program_id
+
+    def tokens_prefilled(self, request: Any, tokens: int) -> None:
+        """A step prefills so many of its tokens. Not asked for unless ``counts_service``."""
+        self._steering.served(self._probe.program_of(request), tokens)
+
+    def token_given(self, request: Any) -> None:
+        """A step gave it output."""
+        self._probe.token(request)
+
+    def turn_left(self, request: Any, make_key: Callable[[], Any], tokens: int, now_ns: int) -> str:
+        """A turn ends and leaves its context in the cache: its program. Before ``turn_ended``."""
+        program_id = self._probe.program_of(request)
+        self._contexts.remember(program_id, make_key, tokens, now_ns)
+        return program_id
+
+    def turn_ended(self, request: Any) -> None:
+        """Its blocks were freed, and it will not run again."""
+        self._steering.served(self._probe.program_of(request), self._view.output_tokens(request))
+        self._probe.ended(request)
+
+    def turn_thrown_out(self, request: Any, computed_tokens: int) -> None:
+        """It ran, and waits again: so many of its tokens, prompt and output, had been computed."""
+        self._probe.preempted(request, computed_tokens)
+
+    def retracted(self, turns: int) -> None:
+        """So many running turns were thrown out for want of room."""
+        self._probe.retractions += turns
+
+    def reclaim(self, needed_tokens: int, *, stuck: bool) -> bool:
+        """There is no room for so many tokens: whether pins were given up, so that it is worth another try.
+
+        ``stuck``: what comes next is to throw a running turn out, or nothing runs that could end.
+        """
+        return self._pins.reclaim(needed_tokens, self._steering.policies.memory, stuck=stuck)
+
+    def evict(self, needed_tokens: int) -> int:
+        """Blocks are about to be evicted: the tokens that were freed by the policy's choice."""
+        busy = {*self._probe.running_programs(), *self._pins.programs}
+        return self._steering.evict(needed_tokens, busy)
+
+    def cache_emptied(self) -> None:
+        """Handles into it must never be used again."""
+        self._pins.forget_all()
+
+
+class Attached(Moments):
+    """View, pins, policies and the emitter of one scheduler.
 
     :param role: on the bus.
     :param now_ns: the clock of all that is decided here.
     :param speaks: whether the daemon hears of it; for one that does not, another that decides alike speaks.
     """
-
-    _view: View
-    _steering: Steering
-    _probe: Probe
 
     def __init__(
         self,
@@ -51,6 +126,7 @@ class Attached:
         self._settings = settings
         self._guard = guard
         self._place = f"{settings.node}/{role}"
+        self._lease = Lease()
         self._commands: deque[cmd.Command] = deque(maxlen=65_536)
         self._view = view
         self._contexts = self._make_contexts()
@@ -64,35 +140,34 @@ class Attached:
             on_heartbeat=self.on_heartbeat if settings.obeys else None,
             state=self._state,
         )
-        self._send = self.emitter.emit if speaks else _unsaid
-        self._probe = self._make_probe()
+        self._send = self.emitter.emit if speaks else _discard
+        self._probe = Probe(view, self._send, self._pins, self._host_tokens, now_ns, self.passive_because)
 
     def _make_contexts(self) -> Contexts:
         return Contexts()
 
     def _make_steering(self) -> Steering:
-        return Steering(
-            self._view, self._contexts, self._view.program_of, lambda: self._pins.programs, self._now_ns
-        )
+        return Steering(self._view, self._contexts, self._pins, self._now_ns)
 
-    def _make_probe(self) -> Probe:
-        return Probe(
-            self._view,
-            self._send,
-            lambda: self._pins.retained_tokens,
-            held_tokens=lambda: self._pins.held_tokens,
-            now_ns=self._now_ns,
-        )
+    def _host_tokens(self) -> tuple[int, int]:
+        return 0, 0
+
+    def passive_because(self) -> str:
+        """Why nothing is pinned or ordered here, though it is asked for; empty if it is."""
+        return ""
 
     @property
     def scheduler(self) -> Any:
-        """The engine's own."""
         return self._view.scheduler
 
     @property
     def pool_tokens(self) -> int:
-        """The size of the KV pool."""
         return self._view.pool_tokens
+
+    @property
+    def counts_service(self) -> bool:
+        """Whether anybody reads what ``tokens_prefilled`` counts."""
+        return self._steering.counts_service
 
     def _pin_budget_ratio(self) -> float:
         """The engine's own setting; else what the daemon's memory policy says."""
@@ -102,7 +177,7 @@ class Attached:
     # At each step
 
     def _expire_and_obey(self) -> None:
-        """A scheduling step begins: policies, deadlines, commands."""
+        """Policies, deadlines, commands."""
         self._take_up_policies()
         for program_id in self._pins.take_reclaimed():
             self._send(PinReclaimed(program_id=program_id))
@@ -113,24 +188,20 @@ class Attached:
             self._guard.run("obey", self._obey, self._commands.popleft())
 
     def _take_up_policies(self) -> None:
-        """Run the policies that hold in this step."""
-        self._steering.step()
+        """Run the policies that hold in this step; the engine's own when the lease is over."""
+        self._steering.follow(self._lease.text())
 
     def _outlasting(self) -> set[str]:
         """Programs whose pin holds past its deadline, since their next turn waits."""
         if not self._steering.policies.memory.pins_outlast_waits:
             return set()
-        return {self._view.program_of(request) for request in self._waiting()}
-
-    def _waiting(self) -> Any:
-        """The requests that wait in the engine's queue."""
-        raise NotImplementedError
+        return {self._view.program_of(request) for request in self._view.waiting()}
 
     # The daemon's word
 
     def on_heartbeat(self, beat: Beat) -> None:
         """In the emitter's thread."""
-        self._steering.heard(beat)
+        self._lease.receive(beat)
 
     def on_command(self, command: cmd.Command) -> None:
         """In the emitter's thread."""
@@ -142,26 +213,21 @@ class Attached:
         self._commands.append(command)
 
     def _obey(self, command: cmd.Command) -> None:
-        if not isinstance(command, cmd.ProgramCommand):
-            return
-        if isinstance(command, cmd.Place):
-            self._send_away(command)
-            return
-        if isinstance(command, _PARKING):
-            self._contexts.park(command.program_id, isinstance(command, cmd.Pause))
-            if not isinstance(command, cmd.Pause):
-                self._contexts.label(command.program_id, "")
-            return  # the gate answers these
-        problem = self._done(command, command.program_id)
-        if problem is not None:
-            self._answer(command, command.program_id, problem)
-
-    def _send_away(self, command: cmd.Place) -> None:
-        """Where it goes on is the gate's to know; what lies here of a program that goes elsewhere is nobody's."""
-        away = command.replica != self._place
-        self._contexts.send_away(command.program_id, away)
-        if away:
-            self._pins.release(command.program_id)
+        match command:
+            case cmd.Pause():  # the gate answers these
+                self._contexts.park(command.program_id)
+            case cmd.Admit():
+                self._contexts.let_in(command.program_id)
+            case cmd.Place():
+                # Where it goes on is the gate's to know; what lies here of one that goes elsewhere is nobody's.
+                away = command.replica != self._place
+                self._contexts.send_away(command.program_id, away)
+                if away:
+                    self._pins.release(command.program_id)
+            case cmd.ProgramCommand():
+                problem = self._done(command, command.program_id)
+                if problem is not None:
+                    self._answer(command, command.program_id, problem)
 
     def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         """Do it: the problem, empty if it is done; None if it is answered later."""
@@ -194,5 +260,5 @@ class Attached:
         )
 
 
-def _unsaid(event: Event) -> None:
+def _discard(event: Event) -> None:
     """Nobody hears it."""

@@ -22,7 +22,7 @@ _READS = 3  # one that meets a write in progress makes no sense
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-class Board:
+class HealthFile:
     """The board, as the HTTP process has it; as each of several has that of their parent, with ``shared``."""
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -44,25 +44,25 @@ class Board:
 
 
 def post(
-    tell: Callable[[], object], *, slot: Callable[[], int] = lambda: 0, every_s: float = 1.0
+    source: Callable[[], object], *, slot: Callable[[], int] = lambda: 0, every_s: float = 1.0
 ) -> threading.Thread | None:
-    """Write what ``tell`` says on the parent's board, now and then again; None where there is no board.
+    """Write what ``source`` says on the parent's board, now and then again; None where there is no board.
 
     Nothing is written while it says None. An error is logged once, and the next word is written all the same.
     """
     path = os.environ.get(VARIABLE, "")
     if not path:
         return None
-    thread = threading.Thread(target=_post, args=(path, tell, slot, every_s), name="penstock-board", daemon=True)
+    thread = threading.Thread(target=_post, args=(path, source, slot, every_s), name="penstock-board", daemon=True)
     thread.start()
     return thread
 
 
-def _post(path: str, tell: Callable[[], object], slot: Callable[[], int], every_s: float) -> None:
+def _post(path: str, source: Callable[[], object], slot: Callable[[], int], every_s: float) -> None:
     failed = False
     while True:
         try:
-            _write(path, tell(), slot())
+            _write(path, source(), slot())
             failed = False
         except Exception as error:
             if not failed:
@@ -71,9 +71,9 @@ def _post(path: str, tell: Callable[[], object], slot: Callable[[], int], every_
         time.sleep(every_s)
 
 
-def _write(path: str, told: object, slot: int) -> None:
-    text = json.dumps(told).encode()
-    if told is None or len(text) > _SIZE_BYTES:
+def _write(path: str, report: object, slot: int) -> None:
+    text = json.dumps(report).encode()
+    if report is None or len(text) > _SIZE_BYTES:
         return
     file = os.open(path, os.O_WRONLY)
     try:
@@ -84,11 +84,11 @@ def _write(path: str, told: object, slot: int) -> None:
 
 def account(guard: Guard, emitter: Emitter | None) -> dict[str, object]:
     """What a health page shows of one process. No password of the bus is in it."""
-    told: dict[str, object] = {"hook_failures": dict(guard.failures), "emitter": None}
+    report: dict[str, object] = {"hook_failures": dict(guard.failures), "emitter": None}
     if guard.times:
-        told["hook_times"] = {name: asdict(spent) for name, spent in list(guard.times.items())}
+        report["hook_times"] = {name: asdict(spent) for name, spent in list(guard.times.items())}
     if emitter is not None:
         stats = asdict(emitter.stats)
         stats["last_error"] = _PASSWORD.sub("***", stats["last_error"])
-        told["emitter"] = stats
-    return told
+        report["emitter"] = stats
+    return report

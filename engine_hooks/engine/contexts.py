@@ -3,16 +3,17 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 _MOST_CONTEXTS = 4096
 _MOST_TOKENS = 64 << 20  # half a GiB of prompts at eight bytes a token, in each process of the engine
 _MOST_PROGRAMS = 65_536
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A program's last context: what makes its key, and how many tokens that has."""
+    """A program's last context: what makes its key, anew each time, and how many tokens that has."""
 
     make_key: Callable[[], Any]
     tokens: int
@@ -21,8 +22,17 @@ class Context:
 
     @property
     def key(self) -> Any:
-        """Its key, made anew each time."""
         return self.make_key()
+
+
+class _ByProgram(OrderedDict[str, _Value]):
+    """Of more than 65,536 programs whoever was set the longest ago is forgotten."""
+
+    def __setitem__(self, program_id: str, value: _Value) -> None:
+        super().__setitem__(program_id, value)
+        self.move_to_end(program_id)
+        if len(self) > _MOST_PROGRAMS:
+            self.popitem(last=False)
 
 
 class Contexts:
@@ -35,10 +45,10 @@ class Contexts:
         self._most_tokens = most_tokens
         self._tokens = 0
         self._contexts: OrderedDict[str, Context] = OrderedDict()
-        self._parked: OrderedDict[str, None] = OrderedDict()
-        self._away: OrderedDict[str, None] = OrderedDict()
-        self._labels: OrderedDict[str, str] = OrderedDict()
-        self._arrived: OrderedDict[str, int] = OrderedDict()
+        self._parked = _ByProgram[bool]()
+        self._away = _ByProgram[bool]()
+        self._labels = _ByProgram[str]()
+        self._arrived = _ByProgram[int]()
 
     def remember(self, program_id: str, make_key: Callable[[], Any], tokens: int, now_ns: int) -> None:
         """A turn of the program ended and left its context in the cache."""
@@ -50,7 +60,6 @@ class Contexts:
             self.forget(next(iter(self._contexts)))
 
     def find(self, program_id: str) -> Context | None:
-        """The program's last context, if a turn of it ended here."""
         return self._contexts.get(program_id)
 
     def forget(self, program_id: str) -> None:
@@ -64,45 +73,36 @@ class Contexts:
             self._contexts[program_id] = replace(context, on_device=False)
 
     def forget_all(self) -> None:
-        """The cache was emptied."""
         self._contexts.clear()
         self._tokens = 0
 
-    def park(self, program_id: str, parked: bool) -> None:
-        """The program ended or was paused, so that nobody waits for its context; or it was let in again."""
-        if not parked:
-            self._parked.pop(program_id, None)
-            return
-        self._parked[program_id] = None
-        if len(self._parked) > _MOST_PROGRAMS:
-            self._parked.popitem(last=False)
+    def park(self, program_id: str) -> None:
+        """The program ended or was paused, so that nobody waits for its context."""
+        self._parked[program_id] = True
+
+    def let_in(self, program_id: str) -> None:
+        """It goes on, and is busy until another label comes."""
+        self._parked.pop(program_id, None)
+        self._labels.pop(program_id, None)
 
     def send_away(self, program_id: str, away: bool) -> None:
-        """The program's turns go to another engine from now on, so that nobody waits for its context."""
+        """Its turns go to another engine from now on, so that nobody waits for its context; or come here."""
         self._away.pop(program_id, None)
         if away:
-            self._away[program_id] = None
-        if len(self._away) > _MOST_PROGRAMS:
-            self._away.popitem(last=False)
+            self._away[program_id] = True
 
     def label(self, program_id: str, label: str) -> None:
-        """Set the program's typed label; an empty one takes it back."""
+        """Set the program's typed label: ``busy``, ``idle``, ``inactive``; an empty one takes it back."""
         self._labels.pop(program_id, None)
         if label:
             self._labels[program_id] = label
-        if len(self._labels) > _MOST_PROGRAMS:
-            self._labels.popitem(last=False)
 
     def label_of(self, program_id: str) -> str:
-        """``busy``, ``idle``, ``inactive``, or nothing."""
+        """As it was set; empty without one."""
         return self._labels.get(program_id, "")
 
     def note_turn(self, program_id: str, now_ns: int) -> None:
-        """A turn of the program came. Whoever's last turn is the longest ago is forgotten beyond 65,536."""
-        self._arrived.setdefault(program_id, now_ns)
-        self._arrived.move_to_end(program_id)
-        if len(self._arrived) > _MOST_PROGRAMS:
-            self._arrived.popitem(last=False)
+        self._arrived[program_id] = self._arrived.get(program_id, now_ns)
 
     def arrived_ns(self, program_id: str) -> int:
         """When the program's first turn came; 0 for one that is not known."""

@@ -6,14 +6,14 @@ probe has no gate, only the health page.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from controlplane import clocks
-from controlplane.core.events import Event
+from controlplane.core.model.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Gate, GateLink, Inbox, Mode
-from engine_hooks.engine.board import Board, account
+from controlplane.gate import Continuity, Gate, GateLink, Inbox, Mode
+from engine_hooks.engine.board import HealthFile, account
 from engine_hooks.engine.settings import GATE, Settings
 from engine_hooks.guard import Guard, log
 
@@ -29,13 +29,13 @@ class HttpSide:
         self,
         settings: Settings,
         why_passive: Callable[[], str],
-        board: Board,
+        board: HealthFile,
         engine: tuple[str, str],
         role: Callable[[], str] = lambda: GATE,
         behind: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.guard = Guard()
-        self._board = board
+        self._health_file = board
         self._engine = engine
         self.gate = Gate(
             send=self._send,
@@ -59,6 +59,12 @@ class HttpSide:
             on_heartbeat=self._inbox.post,
         )
 
+    def middleware(self, paths: Iterable[str]) -> dict[str, Any]:
+        """What its ``GateMiddleware`` is made with, which gates these paths."""
+        continuity = Continuity() if self._settings.continuity else None
+        asked = {"paths": frozenset(paths), "on_loop": self.start, "health": self.health}
+        return {"gate": self.gate, "continuity": continuity, **asked}
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """The server's event loop runs: listen to the daemon, unless something speaks against it."""
         self.guard.run("start", self._start, loop)
@@ -75,7 +81,7 @@ class HttpSide:
         self._emitter.start(role=self._role())  # its port is known by now
         log.info("penstock: gate ready, node %s, %s %s", self._settings.node, *self._engine)
 
-    def terminating(self, result: Any, kept: Any, *args: Any) -> None:
+    def terminating(self, result: Any, saved: Any, *args: Any) -> None:
         """SIGTERM: the engine drains and ends, so nothing held can run any more."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.guard.run, "close", self._close)
@@ -86,31 +92,31 @@ class HttpSide:
 
     def health(self) -> object:
         """What ``GET /penstock/health`` shows."""
-        told = account(self.guard, self._emitter)
+        report = account(self.guard, self._emitter)
         return {
             **self.gate.health(),
             "plugin": {
                 **_plugin(self._settings, self._engine),
                 "role": self._role(),
                 "passive_because": self._passive_because,
-                "hook_failures": told["hook_failures"],
+                "hook_failures": report["hook_failures"],
             },
-            "emitter": told["emitter"],
-            "scheduler": self._board.read(),
+            "emitter": report["emitter"],
+            "scheduler": self._health_file.read(),
             **self._ranks(),
         }
 
     def _ranks(self) -> dict[str, object]:
         """What each of several schedulers tells; their first is what pages of one scheduler show."""
-        told = {place: self._board.read(slot) for slot, place in enumerate(self._behind())}
-        return {"schedulers": told, "placed_programs": self.gate.places.programs()} if told else {}
+        report = {place: self._health_file.read(slot) for slot, place in enumerate(self._behind())}
+        return {"schedulers": report, "placed_programs": self.gate.places.programs()} if report else {}
 
     def _send(self, event: Event, urgent: bool) -> None:
         self._emitter.emit(event, urgent)
 
 
 def probe_health(
-    settings: Settings, guard: Guard, engine: tuple[str, str], why_passive: Callable[[], str], board: Board
+    settings: Settings, guard: Guard, engine: tuple[str, str], why_passive: Callable[[], str], board: HealthFile
 ) -> Callable[[], object]:
     """What a probe's health page shows: what it does, it does in the scheduler's process, which tells of it."""
 

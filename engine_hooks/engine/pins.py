@@ -9,14 +9,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
 
-from controlplane.core.events import Pin
-from controlplane.core.policies import MemoryPolicy, Pinned
+from controlplane.core.model.events import Pin
+from controlplane.core.policies.protocols import MemoryPolicy, Pinned
 from engine_hooks.engine.contexts import Context, Contexts
 from engine_hooks.engine.view import Lock, View
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPin:
     """One pin. ``asked``: the daemon did; else it was held back from eviction until the daemon has spoken."""
 
     lock: Lock
@@ -39,7 +39,7 @@ class Pins:
         self._contexts = contexts
         self._budget_ratio = budget_ratio
         self._now_ns = now_ns
-        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._held: OrderedDict[str, HeldPin] = OrderedDict()
         self._reclaimed: list[str] = []
 
     def retain(self, program_id: str, ttl_ns: int) -> str:
@@ -58,7 +58,7 @@ class Pins:
         if not self._affords(lock) and not self._afforded_instead_of_holds(lock):
             self._view.unlock(lock)
             return f"the pin budget ({self._budget_ratio():g} of the pool) is spent"
-        self._held[program_id] = Held(lock, self._now_ns() + ttl_ns, context)
+        self._held[program_id] = HeldPin(lock, self._now_ns() + ttl_ns, context)
         return ""
 
     def hold(self, program_id: str, lock: Lock, ttl_ns: int) -> None:
@@ -69,7 +69,7 @@ class Pins:
         self.release(program_id)
         if self._affords(lock):
             context = self._contexts.find(program_id)
-            self._held[program_id] = Held(lock, self._now_ns() + ttl_ns, context, asked=False)
+            self._held[program_id] = HeldPin(lock, self._now_ns() + ttl_ns, context, asked=False)
         else:
             self._view.unlock(lock)
 
@@ -96,7 +96,7 @@ class Pins:
         self._unlock(held)
         return held is not None
 
-    def _unlock(self, held: Held | None) -> None:
+    def _unlock(self, held: HeldPin | None) -> None:
         if held is not None:
             self._view.unlock(held.lock)
 
@@ -107,7 +107,8 @@ class Pins:
         if context is None:
             return "no turn of it ended here"
         self._contexts.forget(program_id)
-        self._view.discard(context.key)
+        key = context.key
+        self._view.evict_tail(key, len(key))
         return ""
 
     def expire(self, outlasting: Callable[[], Container[str]] = tuple) -> bool:
@@ -116,8 +117,8 @@ class Pins:
             return False
         now_ns = self._now_ns()
         due = [name for name, held in self._held.items() if held.until_ns <= now_ns]
-        kept = outlasting() if due else ()
-        due = [name for name in due if name not in kept]
+        exempt = outlasting() if due else ()
+        due = [name for name in due if name not in exempt]
         for name in due:
             self.release(name)
         return bool(due)
@@ -177,7 +178,6 @@ class Pins:
 
     @property
     def programs(self) -> Collection[str]:
-        """Who is pinned, or held back."""
         return self._held.keys()
 
     def next_deadline_ns(self) -> int | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.estimate import MovingAverage
-from controlplane.core.events import (
+from controlplane.core.estimators.workload import MovingAverage
+from controlplane.core.model.events import (
     Event,
     FirstToken,
     OpenTurn,
@@ -21,7 +21,8 @@ from controlplane.core.events import (
     TurnEnded,
     TurnSubmitted,
 )
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
+from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.view import View, is_unnamed
 
 _SAMPLE_EVERY_NS = seconds(1)
@@ -30,7 +31,7 @@ _HEALTH = "HEALTH_CHECK"  # the engine's requests to itself
 
 
 @dataclass(slots=True)
-class Turn:
+class TrackedTurn:
     """A request that the scheduler holds."""
 
     turn_id: str
@@ -51,29 +52,28 @@ class Turn:
 class Probe:
     """Follows requests through one scheduler; ``send`` takes each event.
 
-    ``now_ns`` is the clock of whatever is decided by what the probe knows. Durations are told by the machine's own.
+    ``host_tokens``: memory below the device, all and in use. ``now_ns`` is the clock of whatever is decided by what
+    the probe knows. Durations are told by the machine's own.
     """
 
     def __init__(
         self,
         view: View,
         send: Callable[[Event], None],
-        retained_tokens: Callable[[], int],
-        host_tokens: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        held_tokens: Callable[[], int] = lambda: 0,
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        passive_because: Callable[[], str] = str,
+        pins: Pins,
+        host_tokens: Callable[[], tuple[int, int]],
+        now_ns: Callable[[], int],
+        passive_because: Callable[[], str],
     ) -> None:
         self.retractions = 0
         self._view = view
         self._id_of = view.id_of  # asked for each request at each step
         self._send = send
-        self._retained_tokens = retained_tokens
+        self._pins = pins
         self._now_ns = now_ns
         self._passive_because = passive_because
-        self._host_tokens = host_tokens  # all, and in use
-        self._held_tokens = held_tokens  # held back from eviction for a moment, for whoever needs room first
-        self._turns: dict[str, Turn] = {}  # by the engine's id
+        self._host_tokens = host_tokens
+        self._turns: dict[str, TrackedTurn] = {}  # by the engine's id
         self._claimed: OrderedDict[str, None] = OrderedDict()  # turn ids that were given out
         self._output = MovingAverage(value=256.0)
         self._sampled_ns = 0
@@ -86,7 +86,7 @@ class Probe:
         prompt_tokens = view.prompt_tokens(request)
         most_output = view.most_output_tokens(request) or self._output.value
         parent_id = view.parent_of(request)
-        turn = self._turns[request_id] = Turn(
+        turn = self._turns[request_id] = TrackedTurn(
             turn_id=self._claim(view.turn_of(request), request_id),
             program_id=program_id,
             parent_id=parent_id,
@@ -137,7 +137,7 @@ class Probe:
         turn.cached_tokens = self._view.cached_tokens(request)
         return turn.program_id
 
-    def thrown_out(self, request: Any, computed_tokens: int) -> None:
+    def preempted(self, request: Any, computed_tokens: int) -> None:
         """It was running, and waits again: so many of its tokens had been computed, prompt and output.
 
         What of them is computed once more is known when its next prefill begins: the cache may have a part.
@@ -147,7 +147,6 @@ class Probe:
             turn.lost_tokens = computed_tokens
 
     def token(self, request: Any) -> None:
-        """A step gave it output."""
         turn = self._turns.get(self._id_of(request))
         if turn is None or turn.has_token:
             return
@@ -178,7 +177,7 @@ class Probe:
             self._output.add(output_tokens)
         self._end(turn, output_tokens=output_tokens, ok=not aborted)
 
-    def _end(self, turn: Turn, *, output_tokens: int = 0, ok: bool) -> None:
+    def _end(self, turn: TrackedTurn, *, output_tokens: int = 0, ok: bool) -> None:
         service_ns = time.monotonic_ns() - turn.scheduled_ns if turn.scheduled_ns else 0
         self._send(
             TurnEnded(
@@ -209,16 +208,15 @@ class Probe:
         self._sampled_ns = now_ns
         view, pool = self._view, self._view.pool()
         host_total, host_used = self._host_tokens()
-        evictable_tokens = min(
-            pool.evictable + self._held_tokens(), pool.total - pool.free
-        )  # shared ones count twice
+        # What is held back for a moment is whoever's that needs room first; shared ones count twice.
+        evictable_tokens = min(pool.evictable + self._pins.held_tokens, pool.total - pool.free)
         running, waiting = view.turns()
         self._send(
             PoolSampled(
                 total_blocks=view.blocks(pool.total),
                 free_blocks=pool.free // view.page_tokens,
                 evictable_blocks=evictable_tokens // view.page_tokens,
-                retained_blocks=view.blocks(self._retained_tokens()),
+                retained_blocks=view.blocks(self._pins.retained_tokens),
                 block_tokens=view.page_tokens,
                 turns_running=running,
                 turns_waiting=waiting,
@@ -246,7 +244,6 @@ class Probe:
                 self._end(turn, ok=False)
 
     def open_turns(self) -> list[OpenTurn]:
-        """For a ``PublisherState``."""
         return [
             OpenTurn(program_id=t.program_id, turn_id=t.turn_id, blocks=t.blocks, parent_id=t.parent_id)
             for t in list(self._turns.values())
@@ -258,9 +255,7 @@ class Probe:
         return turn.queued_ns if turn is not None else self._now_ns()
 
     def running_programs(self) -> set[str]:
-        """Programs with a turn in the scheduler."""
         return {turn.program_id for turn in self._turns.values()}
 
     def is_running(self, program_id: str) -> bool:
-        """Whether a turn of the program is in the scheduler."""
         return any(turn.program_id == program_id for turn in self._turns.values())

@@ -8,12 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.types import seconds
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.types import seconds
 from controlplane.gate import GateLimits
-from controlplane.wire.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
-from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import check_name
+from controlplane.transport.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
+from controlplane.transport.roles import BusRole
+from controlplane.transport.subjects import check_name
+from engine_hooks.guard import log
 
 MODE_VARIABLE = "PENSTOCK_PLUGIN"
 NODE_VARIABLE = "PENSTOCK_NODE"
@@ -114,6 +115,19 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     except ConfigError as error:
         variable = _variable_of(error.field)
         raise ConfigError(f"{variable}: {error}" if variable else str(error), field=variable) from error
+
+
+def install_unless_off(install: Callable[[Settings], None]) -> None:
+    """Install a plugin's parts. Never raises: what goes wrong is told in one line, the engine starts anyway."""
+    try:
+        settings = settings_from()
+        if settings.mode is PluginMode.OFF:
+            log.info("penstock: off")
+        else:
+            install(settings)
+    except Exception as error:
+        log.error("penstock: passive: %s", " ".join(str(error).split()) or type(error).__name__)
+        log.debug("penstock: the cause", exc_info=True)
 
 
 def _mode(text: str) -> PluginMode:

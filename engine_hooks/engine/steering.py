@@ -5,17 +5,17 @@
 come with the daemon's heartbeat and hold for its lease: without a daemon the engine works as it always did.
 """
 
-import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from controlplane import clocks
-from controlplane.core.engine_policies import STOCK, EnginePolicies, loads
-from controlplane.core.errors import RemoteEventError
-from controlplane.core.policies import EngineShape, QueuedCall, Resident
-from controlplane.core.service import ServiceWindow
-from controlplane.core.types import MOST_LEASE_S, seconds
+from controlplane.core.model.errors import RemoteEventError
+from controlplane.core.model.types import MOST_LEASE_S, seconds
+from controlplane.core.policies.engine_policies import STOCK, EnginePolicies, loads
+from controlplane.core.policies.priority.attained_service import ServiceWindow
+from controlplane.core.policies.protocols import EngineShape, QueuedCall, Resident
 from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.view import View
 from engine_hooks.guard import log
 
@@ -34,53 +34,38 @@ class Lease:
 
     def __init__(self, now_ns: Callable[[], int] = clocks.awake_ns) -> None:
         self._now_ns = now_ns
-        self._heard: tuple[str, int] = ("", 0)
+        self._received: tuple[str, int] = ("", 0)
 
-    def heard(self, beat: Beat) -> None:
+    def receive(self, beat: Beat) -> None:
         """A heartbeat of the daemon, in any thread: one assignment, so no lock."""
-        self._heard = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
+        self._received = (beat.engine_policies, self._now_ns() + min(beat.lease_ttl_ns, seconds(MOST_LEASE_S)))
 
     def text(self) -> str:
         """The policies as the daemon wrote them; empty once the lease is over."""
-        text, until_ns = self._heard
+        text, until_ns = self._received
         return text if self._now_ns() <= until_ns else ""
 
 
 class Steering:
-    """Runs the engine policies in the scheduler's thread; ``heard`` alone may be called in another.
-
-    ``program_of(request)`` names a request's program; ``pinned`` are the programs that have a pin.
-    """
+    """Runs the engine policies, in the scheduler's thread."""
 
     def __init__(
         self,
         view: View,
         contexts: Contexts,
-        program_of: Callable[[Any], str],
-        pinned: Callable[[], Container[str]] = tuple,
-        now_ns: Callable[[], int] = time.monotonic_ns,
+        pins: Pins,
+        now_ns: Callable[[], int],
     ) -> None:
         self._view = view
         self._contexts = contexts
-        self._program_of = program_of
-        self._pinned = pinned
+        self._pins = pins
         self._now_ns = now_ns
-        self._lease = Lease()
         self._text = ""
         self._use(STOCK)
 
     @property
     def policies(self) -> EnginePolicies:
-        """Those that hold now."""
         return self._policies
-
-    def heard(self, beat: Beat) -> None:
-        """A heartbeat of the daemon."""
-        self._lease.heard(beat)
-
-    def step(self) -> None:
-        """A scheduling step begins: take up what was heard, or give it up when the lease is over."""
-        self.follow(self._lease.text())
 
     def follow(self, text: str) -> None:
         """Run these policies from now on; the engine's own if the text is empty."""
@@ -101,7 +86,6 @@ class Steering:
 
     @property
     def steers(self) -> bool:
-        """Whether order or eviction is ours."""
         return self.evicts or not isinstance(self._policies.priority, type(STOCK.priority))
 
     def shape(self) -> EngineShape:
@@ -117,7 +101,6 @@ class Steering:
 
     @property
     def counts_service(self) -> bool:
-        """Whether anybody reads what ``served`` counts."""
         return self._policies.priority.window_ns > 0
 
     def served(self, program_id: str, tokens: int) -> None:
@@ -139,13 +122,12 @@ class Steering:
         by_turn = {id_of(request): request for request in waiting_queue}
         if len(by_turn) < len(waiting_queue):
             return  # two requests of one name: nobody may be lost
-        pinned = self._pinned()
-        calls = [self._call(request, queued_ns(request), pinned, now_ns) for request in waiting_queue]
+        calls = [self._call(request, queued_ns(request), now_ns) for request in waiting_queue]
         ordered = self._policies.priority.order(calls, self.shape(), now_ns)
         waiting_queue[:] = [by_turn[call.turn_id] for call in ordered]
 
-    def _call(self, request: Any, queued_ns: int, pinned: Container[str], now_ns: int) -> QueuedCall:
-        program_id = self._program_of(request)
+    def _call(self, request: Any, queued_ns: int, now_ns: int) -> QueuedCall:
+        program_id = self._view.program_of(request)
         output_tokens = self._view.output_tokens(request)
         return QueuedCall(
             turn_id=self._view.id_of(request),
@@ -155,7 +137,7 @@ class Steering:
             program_arrived_at_ns=self._contexts.arrived_ns(program_id),
             served_tokens=self._served.tokens(program_id, now_ns),
             retracted=bool(output_tokens),
-            pinned=program_id in pinned,
+            pinned=program_id in self._pins.programs,
             label=self._contexts.label_of(program_id),
         )
 
@@ -163,7 +145,6 @@ class Steering:
 
     @property
     def evicts(self) -> bool:
-        """Whether the order of eviction is ours."""
         return not isinstance(self._policies.memory, type(STOCK.memory))
 
     def evict(self, needed_tokens: int, busy: Iterable[str]) -> int:

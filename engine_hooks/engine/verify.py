@@ -5,7 +5,7 @@ import inspect
 import logging
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,20 +97,7 @@ def line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def report(targets: Sequence[Target]) -> Iterator[str]:
-    """For operators, line by line: what is found and what is missing here, and which features work."""
-    lacking = set()
-    for target in targets:
-        problems = verify((target,))
-        lacking |= {problem.feature for problem in problems}
-        yield f"{'missing' if problems else 'found  '} {target.feature:5} {target.paths[0]}"
-        yield from (f"        {problem.message}" for problem in problems)
-    wanted = {target.feature for target in targets}
-    for feature in (each for each in Feature if each in wanted):
-        yield f"{feature}: {'works here' if not lacking & {feature, Feature.PROBE} else 'stays off'}"
-
-
-def tell(
+def print_report(
     engine: str,
     version: str,
     targets: Sequence[Target],
@@ -118,7 +105,7 @@ def tell(
     supported: Sequence[str],
     known_differences: Mapping[str, str],
 ) -> int:
-    """Print what this engine has of ``targets``, for operators; 0 if every feature works here.
+    """Print for operators what is found of ``targets`` and which features work; 0 if every one does.
 
     ``version`` is empty where the engine is not installed.
     """
@@ -129,6 +116,14 @@ def tell(
     lines = [f"{engine} {version}: {tested} (supported: {', '.join(supported)})"]
     if version in known_differences:
         lines.append(f"known differences: {known_differences[version]}")
-    lines += report(targets)
+    lacking = set()
+    for target in targets:
+        problems = verify((target,))
+        lacking |= {problem.feature for problem in problems}
+        lines.append(f"{'missing' if problems else 'found  '} {target.feature:5} {target.paths[0]}")
+        lines += (f"        {problem.message}" for problem in problems)
+    wanted = {target.feature for target in targets}
+    for feature in (each for each in Feature if each in wanted):
+        lines.append(f"{feature}: {'works here' if not lacking & {feature, Feature.PROBE} else 'stays off'}")
     sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if verify(targets) else 0
+    return 1 if lacking else 0

@@ -4,10 +4,12 @@ Everything here runs in the scheduler's thread. Tokens are the measure, whatever
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.text import made_good
+from controlplane.core.model.text import sanitize
+from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN
 
 _UNNAMED = "request-"
 
@@ -40,8 +42,7 @@ class View(ABC):
     # Sizes and queues
 
     @abstractmethod
-    def pool(self) -> PoolTokens:
-        """Free and evictable tokens now."""
+    def pool(self) -> PoolTokens: ...
 
     @property
     @abstractmethod
@@ -54,6 +55,10 @@ class View(ABC):
         """Tokens of a prefill step at most."""
 
     @abstractmethod
+    def waiting(self) -> Any:
+        """The requests of the engine's queue."""
+
+    @abstractmethod
     def turns(self) -> tuple[int, int]:
         """How many requests run, and how many wait."""
 
@@ -61,9 +66,8 @@ class View(ABC):
     def live_request_ids(self) -> set[str]:
         """The ids of every request that the scheduler holds."""
 
-    @abstractmethod
-    def look_again(self) -> None:
-        """Requests that found no room are to be asked again at the next step."""
+    def look_again(self) -> None:  # noqa: B027  nothing is a default
+        """Requests that found no room are to be asked again at the next step, where the engine does not anyway."""
 
     def blocks(self, tokens: int) -> int:
         """Tokens in whole pages."""
@@ -83,10 +87,6 @@ class View(ABC):
     def evict_tail(self, key: Any, most_tokens: int) -> int:
         """Free, from the end, what nobody else shares or locks, until so many tokens are freed; how many were."""
 
-    def discard(self, key: Any) -> int:
-        """Free the program's own part of ``key``; the tokens freed."""
-        return self.evict_tail(key, len(key))
-
     # A request
 
     @abstractmethod
@@ -94,20 +94,28 @@ class View(ABC):
         """The engine's own id."""
 
     @abstractmethod
+    def labels_of(self, request: Any) -> Mapping[str, Any]:
+        """What the HTTP side wrote down for us."""
+
+    @abstractmethod
+    def session_of(self, request: Any) -> object:
+        """What the engine itself was told whose it is; nothing: it was not."""
+
     def program_of(self, request: Any) -> str:
         """The request's program, whichever carrier holds it; a request without one is its own."""
+        return named(self.labels_of(request).get(PROGRAM) or self.session_of(request), self.id_of(request))
 
-    @abstractmethod
     def turn_of(self, request: Any) -> str:
         """The gate's id of this turn, else the engine's."""
+        return str(self.labels_of(request).get(TURN) or self.id_of(request))
 
-    @abstractmethod
     def parent_of(self, request: Any) -> str:
         """The program on whose slot it rides, as its gate says; empty for none."""
+        return str(self.labels_of(request).get(PARENT) or "")
 
-    @abstractmethod
     def trace_of(self, request: Any) -> str:
         """The client's span, as its gate says; empty for none."""
+        return str(self.labels_of(request).get(TRACE) or "")
 
     @abstractmethod
     def prompt_tokens(self, request: Any) -> int: ...
@@ -124,9 +132,9 @@ class View(ABC):
     def cached_tokens(self, request: Any) -> int:
         """The tokens that were found in the cache when it was scheduled, first or after it was thrown out."""
 
-    @abstractmethod
     def loaded_tokens(self, request: Any) -> int:
-        """How many of those were loaded from memory below the device."""
+        """How many of those were loaded from memory below the device, where the engine tells them apart."""
+        return 0
 
     @abstractmethod
     def was_aborted(self, request: Any) -> bool:
@@ -136,9 +144,9 @@ class View(ABC):
 def named(name: object, request_id: str) -> str:
     """The program of a request, by what a client or the gate calls it; nothing: it is a program of its own."""
     if text := str(name or "").strip():
-        return made_good(text)
+        return sanitize(text)
     unnamed = f"{_UNNAMED}{request_id}"
-    return unnamed if made_good(unnamed) == unnamed else f"{_UNNAMED}{made_good(unnamed)}"
+    return unnamed if sanitize(unnamed) == unnamed else f"{_UNNAMED}{sanitize(unnamed)}"
 
 
 def is_unnamed(program_id: str) -> bool:

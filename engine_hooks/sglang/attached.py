@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from controlplane.core import commands as cmd
-from controlplane.core.events import ContextMoved
+from controlplane.core.model import commands as cmd
+from controlplane.core.model.events import ContextMoved
 from engine_hooks.engine.attached import Attached as Base
-from engine_hooks.engine.probe import Probe
 from engine_hooks.engine.ranks import role_of_rank
 from engine_hooks.engine.settings import ENGINE, Settings, role_of
 from engine_hooks.engine.view import is_unnamed
@@ -16,7 +15,7 @@ from engine_hooks.guard import Guard
 from engine_hooks.sglang.engine_view import EngineView, extended_tokens
 from engine_hooks.sglang.host_tier import HostTier
 from engine_hooks.sglang.light_sleep import lighten
-from engine_hooks.sglang.moves import Moves
+from engine_hooks.sglang.moves import TierMoves
 from engine_hooks.sglang.ranks import rank_of_scheduler
 from engine_hooks.sglang.steering import SglangSteering
 
@@ -45,37 +44,18 @@ class Attached(Base):
         self._host = host = HostTier(view)
         role = role_of_rank(role_of(ENGINE, scheduler.server_args), rank_of_scheduler(scheduler))
         super().__init__(settings, guard, view, role, now_ns, speaks=speaks)
-        self._moves = Moves(host, self._contexts, self._pins, self._probe.is_running, self._answer)
+        self._moves = TierMoves(host, self._contexts, self._pins, self._probe.is_running, self._answer)
         self._sleep = lighten(scheduler, self._due_ns, guard)
 
     def _make_steering(self) -> SglangSteering:
-        host = self._host if self._host.is_on and self._moves_contexts else None
-        return SglangSteering(
-            self._view,
-            self._contexts,
-            self._view.program_of,
-            lambda: self._pins.programs,
-            self._now_ns,
-            host=host,
-        )
+        host = self._host if self._view.has_host_tier and self._moves_contexts else None
+        return SglangSteering(self._view, self._contexts, self._pins, self._now_ns, host)
 
-    def _make_probe(self) -> Probe:
-        return Probe(
-            self._view,
-            self._send,
-            lambda: self._pins.retained_tokens,
-            self._host.pool,
-            now_ns=self._now_ns,
-            passive_because=self.passive_because,
-        )
+    def _host_tokens(self) -> tuple[int, int]:
+        return self._host.pool()
 
     def begin(self) -> None:
-        """All is in place: be heard."""
         self.emitter.start()
-
-    def passive_because(self) -> str:
-        """Why nothing is pinned or ordered here, though it is asked for; empty if it is."""
-        return ""
 
     def account(self) -> dict[str, object]:
         """What the health page shows of this scheduler beside what every engine's has."""
@@ -83,24 +63,23 @@ class Attached(Base):
 
     # Hooks
 
-    def request_queued(self, result: Any, kept: Any, scheduler: Any, request: Any, *args: Any) -> None:
-        self._probe.thrown_out(request, self._view.computed_tokens(request))  # where it ran: else it is not known
-        self._steering.arrived(self._probe.submitted(request))
+    def request_queued(self, result: Any, saved: Any, scheduler: Any, request: Any, *args: Any) -> None:
+        self.turn_thrown_out(request, self._view.computed_tokens(request))  # if it ran: else it is not known
+        self.turn_queued(request)
 
-    def prefill_planned(self, plan: Any, kept: Any, *args: Any) -> None:
+    def prefill_planned(self, plan: Any, saved: Any, *args: Any) -> None:
         batch = getattr(plan, "batch_to_run", plan)
         if batch is None:
             return
-        self._moves.planned(batch)  # before all else: what it does is needed for the batch to run right
+        self._host.hold_back(batch)  # before all else: what it does is needed for the batch to run right
         self._uncount_waiting_prefill(batch)
         for request in batch.reqs:
-            program_id = self._probe.scheduled(request)
+            program_id = self.turn_scheduled(request)
             if program_id:
-                self._pins.release(program_id)  # the running turn locks its context by itself
                 self._host.copies.forget(program_id)
-        if self._steering.counts_service:
+        if self.counts_service:
             for request in batch.reqs:
-                self._steering.served(self._probe.program_of(request), extended_tokens(request))
+                self.tokens_prefilled(request, extended_tokens(request))
 
     def _uncount_waiting_prefill(self, batch: Any) -> None:
         """Keep SGLang's count of chunks in flight right for a prefill that waits for room while others run.
@@ -114,32 +93,30 @@ class Attached(Base):
         if all(request is not unfinished for request in batch.reqs):
             unfinished.inflight_middle_chunks -= 1
 
-    def step_done(self, result: Any, kept: Any, scheduler: Any, batch: Any, *args: Any) -> None:
+    def step_done(self, result: Any, saved: Any, scheduler: Any, batch: Any, *args: Any) -> None:
         for request in batch.reqs:
             if request.output_ids:
-                self._probe.token(request)
+                self.token_given(request)
 
     def before_release(self, request: Any, tree: Any, *args: Any) -> Any:
         """What the release will change, read beforehand."""
         return self._view.late_key(request) if request.finished() else None
 
-    def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
-        if kept is None:
+    def released(self, result: Any, saved: Any, request: Any, *args: Any) -> None:
+        if saved is None:
             return
-        make_key, tokens = kept
-        program_id = self._probe.program_of(request)
-        self._contexts.remember(program_id, make_key, tokens, self._now_ns())
-        self._steering.served(program_id, len(request.output_ids))
-        self._probe.ended(request)
+        make_key, tokens = saved
+        self.turn_left(request, make_key, tokens, self._now_ns())
+        self.turn_ended(request)
 
     def step_begins(self, *args: Any) -> None:
         self._expire_and_obey()
         self._moves.step()
         self._make_room_for_the_next_chunk()
-        self._tell_of_copies()
+        self._report_copies()
         self._probe.sample_if_due()
 
-    def _tell_of_copies(self) -> None:
+    def _report_copies(self) -> None:
         for program_id, tokens in self._host.copies.news():
             if not is_unnamed(program_id):
                 self._send(ContextMoved(program_id=program_id, below_tokens=tokens))
@@ -151,25 +128,21 @@ class Attached(Base):
         """
         needed = self._view.promised_tokens()
         if needed:
-            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
-
-    def _waiting(self) -> Any:
-        return self._view.scheduler.waiting_queue
+            self.reclaim(needed, stuck=True)
 
     def before_retraction(self, batch: Any, *args: Any) -> None:
         """Pins go before any running request does."""
         if self._pins.tokens:
-            needed = int(batch.new_tokens_required_next_decode(*args))
-            self._pins.reclaim(needed, self._steering.policies.memory, stuck=True)
+            self.reclaim(int(batch.new_tokens_required_next_decode(*args)), stuck=True)
 
-    def retracted(self, result: Any, kept: Any, *args: Any) -> None:
-        self._probe.retractions += len(result[0])
+    def decode_retracted(self, result: Any, saved: Any, *args: Any) -> None:
+        self.retracted(len(result[0]))
 
-    def queue_ordered(self, result: Any, kept: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
-        self._steering.order(waiting_queue, self._probe.queued_ns)
+    def queue_ordered(self, result: Any, saved: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
+        self.order(waiting_queue)
 
-    def tree_reset(self, result: Any, kept: Any, tree: Any, *args: Any) -> None:
-        self._pins.forget_all()
+    def tree_reset(self, result: Any, saved: Any, tree: Any, *args: Any) -> None:
+        self.cache_emptied()
         self._moves.forget_all()
 
     def host_freed(self, tree: Any, device_frees: Any, host_frees: Any, *args: Any) -> None:
@@ -177,15 +150,11 @@ class Attached(Base):
         self._host.copies.freed(host_frees)
 
     def host_full(self, tree: Any, num_tokens: int, *args: Any) -> None:
-        """Host memory makes room."""
         self._steering.order_host(int(num_tokens))
 
-    def evict(self, tree: Any, params: Any) -> tuple[int, Any]:
+    def evict_first(self, tree: Any, params: Any) -> tuple[int, Any]:
         """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict."""
-        if not params.num_tokens:
-            return 0, params
-        busy = {*self._probe.running_programs(), *self._pins.programs}
-        freed_tokens = self._steering.evict(int(params.num_tokens), busy)
+        freed_tokens = self.evict(int(params.num_tokens)) if params.num_tokens else 0
         if not freed_tokens:
             return 0, params
         return freed_tokens, replace(params, num_tokens=max(0, params.num_tokens - freed_tokens))
@@ -206,7 +175,7 @@ class Attached(Base):
             if not fits or limit_tokens is None or adder.ceil_paged_tokens(wanted_tokens) <= limit_tokens:
                 return verdict
             return True, 0
-        if fits or self._guard.given_up("get_new_batch_prefill"):  # else nobody would keep the count right
+        if fits or self._guard.is_disabled("get_new_batch_prefill"):  # else nobody would keep the count right
             return verdict
         if getattr(request, "host_hit_length", 0):
             return verdict
@@ -222,7 +191,7 @@ class Attached(Base):
         scheduler = self._view.scheduler
         if scheduler.chunked_req is None or scheduler.chunked_req.rid != self._begun_rid:
             return -1
-        if self._guard.given_up("get_new_batch_prefill") or self._guard.given_up("check_prefill"):
+        if self._guard.is_disabled("get_new_batch_prefill") or self._guard.is_disabled("check_prefill"):
             return -1
         tokens = self._steering.chunk(budget, (), chunk_limit)
         return tokens if tokens or self._view.decoding() else -1
@@ -235,13 +204,10 @@ class Attached(Base):
         needed = prompt_tokens + int(request.sampling_params.max_new_tokens or 0) + _LEAST_ROOM_TOKENS
         scheduler = self._view.scheduler
         runs = self._view.decoding() or adder.can_run_list or getattr(scheduler, "chunked_req", None)
-        needed = min(int(scheduler.max_total_num_tokens), needed + self._reserved(adder))
-        return self._pins.reclaim(needed, self._steering.policies.memory, stuck=not runs)
-
-    @staticmethod
-    def _reserved(adder: Any) -> int:
         budget = getattr(adder, "memory_budget", None)
-        return int(budget.total_offset if budget is not None else adder.rem_total_token_offset)
+        reserved = int(budget.total_offset if budget is not None else adder.rem_total_token_offset)
+        needed = min(int(scheduler.max_total_num_tokens), needed + reserved)
+        return self.reclaim(needed, stuck=not runs)
 
     # Commands, and the sleep of an idle engine
 
@@ -258,12 +224,12 @@ class Attached(Base):
 
     def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         match command:
-            case cmd.Demote() | cmd.Prefetch() if self._moves.on and not self._moves_contexts:
+            case cmd.Demote() | cmd.Prefetch() if self._view.has_host_tier and not self._moves_contexts:
                 self._pins.release(program_id)
                 return _NOT_MOVED
-            case cmd.Discard() if not self._moves.on or not self._moves_contexts:
+            case cmd.Discard() if not self._view.has_host_tier or not self._moves_contexts:
                 return super()._done(command, program_id)
-            case cmd.Prefetch() if self._guard.given_up("get_new_batch_prefill"):
+            case cmd.Prefetch() if self._guard.is_disabled("get_new_batch_prefill"):
                 return "the hook that makes turns wait for the load was given up"
             case cmd.Demote() | cmd.Prefetch() | cmd.Discard():
                 self._moves.begin(command)

@@ -4,10 +4,10 @@
 handles. Everything here runs in the scheduler's thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-from engine_hooks.engine.view import Lock, PoolTokens, View, named
+from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.sglang.late_key import LateKey
 
 
@@ -25,7 +25,6 @@ class EngineView(View):
         return self.scheduler.tree_cache
 
     def pool(self) -> PoolTokens:
-        """Free and evictable tokens now."""
         tree = self.tree
         return PoolTokens(
             total=self.pool_tokens,
@@ -35,12 +34,10 @@ class EngineView(View):
 
     @property
     def pool_tokens(self) -> int:
-        """The size of the pool."""
         return int(self.scheduler.max_total_num_tokens)
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens of a prefill step at most."""
         chunk = int(getattr(self.scheduler, "chunked_prefill_size", 0) or 0)
         return chunk if chunk > 0 else int(self.scheduler.max_prefill_tokens)
 
@@ -51,17 +48,12 @@ class EngineView(View):
         batch; the scheduler holds that one, where it was empty before, only once the plan is made (0.5.21).
         """
         scheduler = self.scheduler
-        batches = (scheduler.running_batch, getattr(scheduler, "last_batch", None), *self._other_stages())
+        batches = (scheduler.running_batch, getattr(scheduler, "last_batch", None))
         found = {request.rid: request for batch in batches if batch is not None for request in batch.reqs}
         unfinished = getattr(scheduler, "chunked_req", None)
         if unfinished is not None:
             found.pop(unfinished.rid, None)
         return [request for request in found.values() if not request.finished()]
-
-    def _other_stages(self) -> Iterator[Any]:
-        """With a pipeline, the batches that are in other stages while this one is planned."""
-        for name in ("running_mbs", "last_mbs", "mbs"):
-            yield from getattr(self.scheduler, name, ())
 
     def promised_tokens(self) -> int:
         """What the next chunk of the unfinished prefill takes at most, beside a page for each turn that decodes.
@@ -92,24 +84,26 @@ class EngineView(View):
         )
         return key, len(key)
 
-    def match(self, key: Any) -> tuple[Any, int]:
-        """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""
+    def look_up(self, key: Any) -> Any:
+        """What the engine finds of ``key``, wherever; it counts as used now."""
         from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
-        found = self.tree.match_prefix(MatchPrefixParams(key=key))
+        return self.tree.match_prefix(MatchPrefixParams(key=key))
+
+    def match(self, key: Any) -> tuple[Any, int]:
+        """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""
+        found = self.look_up(key)
         if hasattr(found, "device_indices"):
             return found.last_device_node, len(found.device_indices)
-        return found.last_device_node, int(found.device_prefix_len)
+        return found.last_device_node, int(found.device_prefix_len)  # 0.5.23
 
     def lock(self, key: Any) -> Lock | None:
-        """Take the path of ``key`` out of the evictable set; None if nothing of it is cached."""
         node, tokens = self.match(key)
         if tokens == 0:
             return None
         return Lock(node, self.tree.inc_lock_ref(node), tokens)
 
     def unlock(self, lock: Lock) -> None:
-        """Give the path back."""
         receipt = lock.receipt
         if hasattr(receipt, "to_dec_params"):
             self.tree.dec_lock_ref(lock.node, receipt.to_dec_params())
@@ -164,8 +158,10 @@ class EngineView(View):
         finally:
             tree.tree_core.evict_device_end(component)
 
+    def waiting(self) -> Any:
+        return self.scheduler.waiting_queue
+
     def turns(self) -> tuple[int, int]:
-        """How many requests run, and how many wait."""
         return len(self.scheduler.running_batch.reqs), len(self.scheduler.waiting_queue)
 
     def look_again(self) -> None:
@@ -173,14 +169,12 @@ class EngineView(View):
         self.scheduler.running_batch.batch_is_full = False
 
     def live_request_ids(self) -> set[str]:
-        """The ids of every request that the scheduler queues, prefills or decodes."""
         scheduler = self.scheduler
         requests = list(scheduler.waiting_queue)
         for batch in (
             scheduler.running_batch,
             getattr(scheduler, "last_batch", None),
             getattr(scheduler, "cur_batch", None),
-            *self._other_stages(),
         ):
             if batch is not None:
                 requests += batch.reqs
@@ -191,36 +185,23 @@ class EngineView(View):
     # A request
 
     def id_of(self, request: Any) -> str:
-        """SGLang's ``rid``."""
         rid: str = request.rid
         return rid
 
-    def program_of(self, request: Any) -> str:
-        """By whichever carrier."""
-        return program_of(request)
+    def labels_of(self, request: Any) -> Mapping[str, Any]:
+        params = getattr(request.sampling_params, "custom_params", None)
+        return params if isinstance(params, dict) else {}
 
-    def turn_of(self, request: Any) -> str:
-        """The gate's id of this turn, else SGLang's."""
-        return str(custom_params(request).get("penstock_turn") or request.rid)
-
-    def parent_of(self, request: Any) -> str:
-        """As the carrier wrote it down."""
-        return str(custom_params(request).get("penstock_parent") or "")
-
-    def trace_of(self, request: Any) -> str:
-        """As the carrier wrote it down."""
-        return str(custom_params(request).get("penstock_trace") or "")
+    def session_of(self, request: Any) -> object:
+        return getattr(request, "routing_key", None)
 
     def prompt_tokens(self, request: Any) -> int:
-        """All of its prompt."""
         return len(request.origin_input_ids)
 
     def most_output_tokens(self, request: Any) -> int:
-        """The client's own limit; 0 without one."""
         return int(request.sampling_params.max_new_tokens or 0)
 
     def output_tokens(self, request: Any) -> int:
-        """Those that it has by now."""
         return len(request.output_ids)
 
     def computed_tokens(self, request: Any) -> int:
@@ -228,7 +209,6 @@ class EngineView(View):
         return len(request.origin_input_ids) + max(0, len(request.output_ids) - 1)
 
     def cached_tokens(self, request: Any) -> int:
-        """Those found in the tree."""
         if hasattr(request, "prefix_indices"):
             return len(request.prefix_indices)
         return int(request.prefix_len)  # 0.5.23
@@ -238,7 +218,6 @@ class EngineView(View):
         return int(getattr(request, "cached_tokens_host", 0)) + int(getattr(request, "cached_tokens_storage", 0))
 
     def was_aborted(self, request: Any) -> bool:
-        """Whether it ended without an answer."""
         return type(request.finished_reason).__name__ == "FINISH_ABORT"
 
 
@@ -247,15 +226,3 @@ def extended_tokens(request: Any) -> int:
     if hasattr(request, "extend_range"):
         return int(request.extend_range.end - request.extend_range.start)
     return int(request.extend_len)  # 0.5.23
-
-
-def custom_params(request: Any) -> dict[str, Any]:
-    """What the HTTP side wrote down for us."""
-    params = getattr(request.sampling_params, "custom_params", None)
-    return params if isinstance(params, dict) else {}
-
-
-def program_of(request: Any) -> str:
-    """The request's program, whichever carrier holds it; a request without one is its own."""
-    name = custom_params(request).get("program_id") or getattr(request, "routing_key", None)
-    return named(name, request.rid)

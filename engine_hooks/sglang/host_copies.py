@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
-class Node(NamedTuple):
+class DeviceNode(NamedTuple):
     """A node of the tree that is on the device, with its tokens: from ``start`` to ``end`` of a context's key."""
 
     handle: int
@@ -25,7 +25,7 @@ class HostCopies:
         self._slots: dict[str, list[int]] = {}
         self._news: dict[str, None] = {}
 
-    def note(self, program_id: str, core: Any, left: Sequence[Node]) -> None:
+    def note(self, program_id: str, core: Any, left: Sequence[DeviceNode]) -> None:
         """These nodes of the program's own part have left the device, and have a copy each; ascending."""
         if not left:
             return
@@ -47,7 +47,6 @@ class HostCopies:
         self._news.pop(program_id, None)
 
     def forget_all(self) -> None:
-        """The tree was reset."""
         self._by_slot.clear()
         self._slots.clear()
         self._news.clear()
@@ -63,7 +62,7 @@ class HostCopies:
                     if found is not None:
                         self._news[found[0]] = None
 
-    def tell(self, program_id: str) -> None:
+    def mark_changed(self, program_id: str) -> None:
         """What is there of it is news, though nothing was freed."""
         self._news[program_id] = None
 
@@ -71,7 +70,7 @@ class HostCopies:
         """Programs of which something changed since this was asked last, and the tokens that are left of each."""
         if not self._news:
             return
-        told, self._news = self._news, {}
-        for program_id in told:
+        changed, self._news = self._news, {}
+        for program_id in changed:
             found = (self._by_slot.get(slot) for slot in self._slots.get(program_id, ()))
             yield program_id, sum(each[1] for each in found if each is not None and each[0] == program_id)

@@ -16,7 +16,7 @@ from typing import Any
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.sglang.engine_view import EngineView
-from engine_hooks.sglang.host_copies import HostCopies, Node
+from engine_hooks.sglang.host_copies import DeviceNode, HostCopies
 from engine_hooks.sglang.late_key import LateKey
 from engine_hooks.sglang.targets import TARGETS
 from engine_hooks.sglang.verify import report_problems, sglang_version
@@ -50,15 +50,10 @@ class HostTier:
             self._lacks = missing[0].message if missing else ""
 
     @property
-    def is_on(self) -> bool:
-        """Whether SGLang was started with it."""
-        return self._view.has_host_tier
-
-    @property
     def problem(self) -> str:
         """Why nothing can be moved here; empty if it can."""
         tree = self._view.tree
-        if not self.is_on:
+        if not self._view.has_host_tier:
             return OFF
         if self._lacks or not hasattr(tree, "tree_core"):
             lacks = self._lacks or f"its tree is {type(tree).__name__}"
@@ -73,7 +68,7 @@ class HostTier:
 
     def pool(self) -> tuple[int, int]:
         """Tokens that host memory holds at most, and those in use; zeros without it. Two counters, O(1)."""
-        controller = getattr(self._view.tree, "cache_controller", None) if self.is_on else None
+        controller = getattr(self._view.tree, "cache_controller", None) if self._view.has_host_tier else None
         if controller is None:
             return 0, 0
         pool = controller.mem_pool_host
@@ -120,39 +115,37 @@ class HostTier:
             tokens += node.end - node.start
         freed_tokens = self._evict(nodes[::-1], program_id) if nodes else 0
         if freed_tokens and (freed_tokens < most_tokens or len(nodes) == len(path)):
-            self.copies.tell(program_id)  # nothing more of it will leave the device
+            self.copies.mark_changed(program_id)  # nothing more of it will leave the device
         return freed_tokens
 
     def touch(self, key: Any) -> None:
         """Make what is cached of ``key``, wherever, the most recently used."""
-        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+        self._view.look_up(key)
 
-        self._view.tree.match_prefix(MatchPrefixParams(key=key))
-
-    def _leave(self, own: Sequence[Node], program_id: str = "") -> Move:
+    def _leave(self, own: Sequence[DeviceNode], program_id: str = "") -> Move:
         tokens = self._evict(own, program_id)
         if tokens < own[-1].end - own[0].start and self._view.tree.ongoing_write_through:
             return Move(tokens=tokens, waits=True)  # a copy that has not ended holds its node
         return Move(tokens=tokens, problem="" if tokens else "a running turn or a pin holds it")
 
-    def _path(self, key: Any) -> list[Node]:
+    def _path(self, key: Any) -> list[DeviceNode]:
         """The nodes on the device that lie wholly on ``key``'s path, from the root; reads only, splits nothing.
 
         Each match with a longer beginning of the key tells where one more node ends.
         """
         core, page_tokens = self._view.tree.tree_core, self._view.page_tokens
-        nodes: list[Node] = []
+        nodes: list[DeviceNode] = []
         most_tokens = core.match_full_device_prefix(key)[0]
         end = 0
         while end < most_tokens:
             matched, handle, node_end = core.match_full_device_prefix(key[: end + page_tokens])
             if matched <= end or node_end > most_tokens:
                 break  # a node that goes on otherwise than the key is not this program's
-            nodes.append(Node(int(handle), end, int(node_end)))
+            nodes.append(DeviceNode(int(handle), end, int(node_end)))
             end = int(node_end)
         return nodes
 
-    def _copy(self, nodes: Sequence[Node]) -> None:
+    def _copy(self, nodes: Sequence[DeviceNode]) -> None:
         """Begin to copy to the host what has no copy there, parents first. The engine locks it meanwhile."""
         from sglang.srt.mem_cache.unified_cache.cache_action import BackupKV
 
@@ -161,7 +154,7 @@ class HostTier:
         tree._execute_and_commit_kv_backup(BackupKV(missing))
         tree.flush_pending_backups()
 
-    def _evict(self, nodes: Sequence[Node], program_id: str) -> int:
+    def _evict(self, nodes: Sequence[DeviceNode], program_id: str) -> int:
         """Evict these nodes, from the last on, as far as the engine lists them as candidates; the tokens freed.
 
         One walk through the candidates: a node's parent is listed once the node has gone. Without ``program_id``
@@ -206,10 +199,8 @@ class HostTier:
         ``start_loading`` starts all that were prepared. Neither may be called while the engine ``loads``: it keeps
         three loads at most and would end on a fourth.
         """
-        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-
         tree, pool = self._view.tree, self._view.pool()
-        found = tree.match_prefix(MatchPrefixParams(key=key))
+        found = self._view.look_up(key)
         tokens = int(found.host_hit_length)
         if tokens == 0:
             return "nothing of it lies on the host alone"
@@ -223,7 +214,6 @@ class HostTier:
         return ""
 
     def start_loading(self) -> None:
-        """Start what ``load_back`` prepared."""
         anchor, _ = self._loading
         self._loading = (anchor, int(self._view.tree.ready_to_load_host_cache()))
 
@@ -241,12 +231,11 @@ class HostTier:
             batch.hicache_consumer_index = index
 
     def forget_all(self) -> None:
-        """The tree was reset."""
         self._loading = (None, -1)
         self.copies.forget_all()
 
 
-def _own(key: Any, others: Iterable[LateKey], path: Sequence[Node]) -> Sequence[Node]:
+def _own(key: Any, others: Iterable[LateKey], path: Sequence[DeviceNode]) -> Sequence[DeviceNode]:
     """The nodes at the end of ``path`` that no other key leads through."""
     shared = shared_tokens(key, others, [node.end for node in path])
     return [node for node in path if node.end > shared]

@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.gate import GATED_PATHS, Continuity, GateMiddleware, HealthPage
-from engine_hooks.engine.board import Board
+from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
+from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
 from engine_hooks.engine.ranks import places
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
@@ -32,7 +32,7 @@ _GENERATING = frozenset(
 )
 
 
-def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
+def install(settings: Settings, *, lacking: bool) -> None:
     """Register the HTTP process's hooks, the gate unless the settings ask for a probe, and the health page.
 
     ``lacking``: this SGLang has not what the gate and the page need, so that there is the one hook only. SGLang
@@ -48,7 +48,7 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
         HookRegistry.register(GENERATE, hooks[GENERATE], HookType.AROUND)
         if not lacking:
             _serve_probe_health(settings, guard, hooks)
-        return None
+        return
 
     from sglang.srt.entrypoints.http_server import app
 
@@ -59,21 +59,12 @@ def install(settings: Settings, *, lacking: bool = False) -> HttpSide | None:
         server_args = getattr(app, "server_args", None)
         return places(settings.node, role_of(ENGINE, server_args), ranks_of(server_args))
 
-    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), Board(), _engine(), role, behind)
+    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), HealthFile(), _engine(), role, behind)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)
-    continuity = Continuity() if settings.continuity else None
-    app.add_middleware(
-        GateMiddleware,
-        gate=side.gate,
-        paths=gated_paths(app),
-        on_loop=side.start,
-        health=side.health,
-        continuity=continuity,
-    )
-    return side
+    app.add_middleware(GateMiddleware, **side.middleware(gated_paths(app)))
 
 
 def gated_paths(app: Any) -> frozenset[str]:
@@ -90,7 +81,7 @@ def _serve_probe_health(settings: Settings, guard: Guard, hooks: dict[str, Calla
     from sglang.srt.entrypoints.http_server import app
 
     why = functools.partial(_why_passive, app, hooks)
-    app.add_middleware(HealthPage, health=probe_health(settings, guard, _engine(), why, Board()))
+    app.add_middleware(HealthPage, health=probe_health(settings, guard, _engine(), why, HealthFile()))
 
 
 def _engine() -> tuple[str, str]:

@@ -9,13 +9,12 @@ so far and of what it holds. Where a rank's own differs, none of them steers any
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 from zlib import crc32
 
 from controlplane import clocks
-from controlplane.core.commands import Command
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Command
+from controlplane.core.model.types import seconds
 from engine_hooks.engine.steering import Lease
 from engine_hooks.guard import log
 from engine_hooks.sglang.peers import Peers
@@ -27,7 +26,7 @@ _MOST_WAITING = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class StepMessage:
     """What rank 0 says at the beginning of a step.
 
     ``digest``: of its state before the step. ``ends``: why nobody steers from this step on; empty if they do.
@@ -59,21 +58,17 @@ class Lockstep:
         self._digest = 0
         self._together = False
         self._began_ns = self._looked_ns = clocks.awake_ns()
-        self._relayed: Word | None = None
-        self._reported = False
 
-    def take_part(self, as_what: str) -> None:
+    def join(self, as_what: str) -> None:
         """This rank can hear words from now on; ``as_what``: what the ranks must have in common."""
-        self._peers.take_part(as_what)
+        self._peers.join(as_what)
 
     @property
     def leads(self) -> bool:
-        """Whether this rank says the words."""
         return self._peers.leads
 
     @property
     def policies(self) -> str:
-        """The daemon's, as the last word has them."""
         return self._policies
 
     def now_ns(self) -> int:
@@ -81,11 +76,9 @@ class Lockstep:
         return time.monotonic_ns() if self.passive_because else self._now_ns
 
     def note(self, *facts: object) -> None:
-        """Something was decided."""
         self._chain = crc32(repr(facts).encode(), self._chain)
 
     def account(self) -> dict[str, object]:
-        """For the health page."""
         waits = "" if self._together else "not every rank takes part yet"
         return {
             "size": self._peers.size,
@@ -96,7 +89,7 @@ class Lockstep:
 
     # Rank 0
 
-    def say(self, *, has_news: bool, steers: bool, until_ns: int | None) -> Word | None:
+    def next_message(self, *, has_news: bool, steers: bool, until_ns: int | None) -> StepMessage | None:
         """The word for this step; None if none is due, and on every other rank.
 
         :param has_news: requests came, so that something is broadcast anyway.
@@ -108,22 +101,22 @@ class Lockstep:
         now_ns = time.monotonic_ns()
         if not self._together and not self._gathered(clocks.awake_ns()):
             return None
-        policies, why = self.lease.text(), self._peers.reported()
+        policies = self.lease.text()
         is_over = until_ns is not None and until_ns <= now_ns
         is_old = now_ns - self._now_ns >= _AT_LEAST_EVERY_NS
-        if not (has_news or steers or is_over or is_old or why or self.inbox or policies != self._policies):
+        if not (has_news or steers or is_over or is_old or self.inbox or policies != self._policies):
             return None
         digest, commands = self._own(), self.waiting()
-        return Word(now_ns=now_ns, digest=digest, policies=policies, commands=commands, ends=why)
+        return StepMessage(now_ns=now_ns, digest=digest, policies=policies, commands=commands)
 
-    def fail(self, error: Exception) -> Word | None:
+    def fail(self, error: Exception) -> StepMessage | None:
         """Rank 0 has no word for the others, whose time stands still without: the last one, that all is over."""
         if self.passive_because:
             return None
         log.error("penstock: no word for the other ranks", exc_info=error)
         why = f"rank 0 failed: {type(error).__name__}"
         if self._together:
-            return Word(now_ns=time.monotonic_ns(), digest=0, ends=why)
+            return StepMessage(now_ns=time.monotonic_ns(), digest=0, ends=why)
         self._end(why)
         return None
 
@@ -146,47 +139,30 @@ class Lockstep:
         log.info("penstock: %d ranks decide alike", self._peers.size)
         return True
 
-    def relay(self, data: list[Any]) -> list[Any]:
-        """What goes to the next stage: requests, and the word that this stage has just heard."""
-        word, self._relayed = self._relayed, None
-        if word is None:
-            return data
-        return [replace(word, ends=self.passive_because) if self.passive_because else word, *data]
-
     # Every rank
 
-    def hear(self, word: Word) -> tuple[Command, ...]:
+    def receive(self, message: StepMessage) -> tuple[Command, ...]:
         """Rank 0's word for this step: the commands of it, to be obeyed, or refused from the end on.
 
-        All ranks of a stage compare at once.
+        All ranks compare at once.
         """
         self._together = True
-        self._relayed = word if self._peers.has_stages else None
-        self._now_ns = word.now_ns
-        if word.ends:
-            self._end(word.ends)
-            return word.commands
-        first = self._peers.lowest_of(self._differs(word))
+        self._now_ns = message.now_ns
+        if message.ends:
+            self._end(message.ends)
+            return message.commands
+        first = self._peers.lowest_of(self._differs(message))
         self._compared += 1
-        self._policies = word.policies
+        self._policies = message.policies
         if first is not None:
-            self._disagree(first)
-        return word.commands
+            self._end(f"rank {first} decided otherwise than rank 0")
+        return message.commands
 
-    def _disagree(self, first: int) -> None:
-        """A rank differs. The stage of rank 0 ends it for all; another stage can only tell rank 0, which will."""
-        why = f"rank {first} decided otherwise than rank 0"
-        if first < self._peers.stage:
-            self._end(why)
-        elif not self._reported:
-            self._reported = True
-            self._peers.report(why)
-
-    def _differs(self, word: Word) -> bool:
+    def _differs(self, message: StepMessage) -> bool:
         if self.leads:
             return False
         try:
-            return self._own() != word.digest
+            return self._own() != message.digest
         except Exception:
             log.exception("penstock: this rank cannot tell what it holds")
             return True

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from controlplane.core.commands import Demote, Discard, Prefetch
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Demote, Discard, Prefetch
+from controlplane.core.model.types import seconds
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
 from engine_hooks.guard import log
@@ -21,7 +21,7 @@ _PATIENCE_NS = seconds(10)
 _LOOK_AGAIN_NS = seconds(0.01)  # while an engine that has nothing else to do copies
 
 TierCommand = Demote | Discard | Prefetch
-Answer = Callable[[TierCommand, str, str], None]  # command, program, problem
+OnAnswered = Callable[[TierCommand, str, str], None]  # command, program, problem
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Waiting:
     fresh: bool = True  # tried in this step
 
 
-class Moves:
+class TierMoves:
     """The moves of one scheduler, one for each program at most. Lives in the scheduler's thread.
 
     :param answer: told of each command's end.
@@ -46,7 +46,7 @@ class Moves:
         contexts: Contexts,
         pins: Pins,
         is_running: Callable[[str], bool],
-        answer: Answer,
+        answer: OnAnswered,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._host = host
@@ -57,11 +57,6 @@ class Moves:
         self._now_ns = now_ns
         self._waiting: dict[str, Waiting] = {}
         self._prepared = False  # loads that this step has still to start
-
-    @property
-    def on(self) -> bool:
-        """Whether the engine has host memory, so that freeing the device is a move as well."""
-        return self._host.is_on
 
     def begin(self, command: TierCommand) -> None:
         """Try a command for the first time; ``step`` goes on with it, and must be called after the last of them.
@@ -142,12 +137,7 @@ class Moves:
         """When an idle engine should go on with what waits; None if nothing does."""
         return self._now_ns() + _LOOK_AGAIN_NS if self._waiting else None
 
-    def planned(self, batch: Any) -> None:
-        """A prefill batch was planned; it may run before a load of ours has ended."""
-        self._host.hold_back(batch)
-
     def forget_all(self) -> None:
-        """The tree was reset: nothing is left to move."""
         self._prepared = False
         self._host.forget_all()
         for program_id in list(self._waiting):

@@ -1,31 +1,17 @@
-"""The entry point that SGLang calls in each of its processes before the engine starts.
+"""The entry point that SGLang calls in each of its processes before the engine starts."""
 
-It never raises: whatever goes wrong is told in one line, and SGLang starts as if nothing were installed.
-"""
-
-import logging
 import multiprocessing
 from dataclasses import replace
 
-from engine_hooks.engine.settings import PluginMode, settings_from
-
-log = logging.getLogger("penstock")
+from engine_hooks.engine.settings import PluginMode, Settings, install_unless_off
 
 
 def register() -> None:
     """Install the plugin's parts for this process."""
-    try:
-        _install()
-    except Exception as error:
-        log.error("penstock: passive: %s", " ".join(str(error).split()) or type(error).__name__)
-        log.debug("penstock: the cause", exc_info=True)
+    install_unless_off(_install)
 
 
-def _install() -> None:
-    settings = settings_from()
-    if settings.mode is PluginMode.OFF:
-        log.info("penstock: off")
-        return
+def _install(settings: Settings) -> None:
     # Imported late, so that a plugin that is off costs nothing and one that lacks something says what.
     from engine_hooks.engine import board
     from engine_hooks.engine.targets import Feature

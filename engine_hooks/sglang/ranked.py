@@ -5,12 +5,11 @@ Each rank decides for itself by what all have in common, and notes what it decid
 
 from typing import Any
 
-from controlplane.core import commands as cmd
+from controlplane.core.model import commands as cmd
 from engine_hooks.engine.settings import Settings
-from engine_hooks.engine.steering import Beat
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.attached import Attached
-from engine_hooks.sglang.lockstep import Lockstep, Word
+from engine_hooks.sglang.lockstep import Lockstep, StepMessage
 from engine_hooks.sglang.peers import Peers
 from engine_hooks.sglang.verify import sglang_version
 
@@ -27,13 +26,14 @@ class Ranked(Attached):
         self._steps = 0
         self._lockstep = lockstep = Lockstep(peers, self._held_alike)
         super().__init__(scheduler, settings, guard, lockstep.now_ns, speaks=lockstep.leads)
+        self._lease = lockstep.lease
 
     def begin(self) -> None:
         """Only rank 0 is heard by the daemon; but it says nothing to the others before all have come here."""
         if self._lockstep.leads:
             super().begin()
         own = self._settings
-        self._lockstep.take_part(f"{sglang_version()}, {own.mode}, {own.pin_budget_ratio}")
+        self._lockstep.join(f"{sglang_version()}, {own.mode}, {own.pin_budget_ratio}")
 
     def passive_because(self) -> str:
         return self._lockstep.passive_because
@@ -43,14 +43,14 @@ class Ranked(Attached):
 
     # The word of rank 0
 
-    def word(self, requests: Any) -> Word | None:
+    def message(self, requests: Any) -> StepMessage | None:
         """What is to be broadcast before these requests; None on every rank but one, and mostly there too.
 
         It raises nothing.
         """
         try:
             steers = bool(self._pins.programs) or self._steering.steers
-            return self._lockstep.say(
+            return self._lockstep.next_message(
                 has_news=bool(requests),
                 steers=steers and any(self._view.turns()),
                 until_ns=self._pins.next_deadline_ns(),
@@ -58,24 +58,17 @@ class Ranked(Attached):
         except Exception as error:
             return self._lockstep.fail(error)
 
-    def heard(self, word: Word) -> None:
+    def receive(self, message: StepMessage) -> None:
         """Rank 0's word, on every rank in the same step, before anything else happens in it."""
-        self._commands.extend(self._lockstep.hear(word))
+        self._commands.extend(self._lockstep.receive(message))
         if self._lockstep.passive_because:
             self._let_go()
-
-    def relay(self, data: list[Any]) -> list[Any]:
-        """What the next stage is sent instead of these requests."""
-        return self._lockstep.relay(data)
 
     def _let_go(self) -> None:
         """Nobody steers any more: all pins are given up, on every rank in this step."""
         for program_id in list(self._pins.programs):
             self._guard.run("let_go", self._pins.release, program_id)
         self._steering.follow("")
-
-    def on_heartbeat(self, beat: Beat) -> None:
-        self._lockstep.lease.heard(beat)
 
     def _take(self, command: cmd.Command) -> None:
         self._lockstep.inbox.append(command)
@@ -98,18 +91,18 @@ class Ranked(Attached):
         self._steps += 1
         super().step_begins(*args)
 
-    def released(self, result: Any, kept: Any, request: Any, *args: Any) -> None:
-        super().released(result, kept, request, *args)
-        if kept is not None:
-            self._lockstep.note("left", request.rid, kept[1])
+    def released(self, result: Any, saved: Any, request: Any, *args: Any) -> None:
+        super().released(result, saved, request, *args)
+        if saved is not None:
+            self._lockstep.note("left", request.rid, saved[1])
 
-    def queue_ordered(self, result: Any, kept: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
-        super().queue_ordered(result, kept, policy, waiting_queue, *args)
+    def queue_ordered(self, result: Any, saved: Any, policy: Any, waiting_queue: Any, *args: Any) -> None:
+        super().queue_ordered(result, saved, policy, waiting_queue, *args)
         if self._steering.steers:
             self._lockstep.note("order", [request.rid for request in waiting_queue])
 
-    def evict(self, tree: Any, params: Any) -> tuple[int, Any]:
-        freed_tokens, rest = super().evict(tree, params)
+    def evict_first(self, tree: Any, params: Any) -> tuple[int, Any]:
+        freed_tokens, rest = super().evict_first(tree, params)
         self._lockstep.note("evict", freed_tokens)
         return freed_tokens, rest
 

@@ -1,10 +1,10 @@
 """What the daemon's policies do in SGLang beyond what every engine has: host memory, and smaller chunks."""
 
-import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine_hooks.engine.contexts import Contexts
+from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.steering import Steering
 from engine_hooks.sglang.engine_view import EngineView
 from engine_hooks.sglang.host_tier import HostTier
@@ -14,22 +14,21 @@ _HOST_PARTS = 16
 
 
 class SglangSteering(Steering):
-    """``host`` is the host memory behind the pool, where there is any."""
+    """``host`` is the host memory behind the pool; None where contexts are not moved to it."""
+
+    _view: EngineView
 
     def __init__(
         self,
         view: EngineView,
         contexts: Contexts,
-        program_of: Callable[[Any], str],
-        pinned: Callable[[], Container[str]] = tuple,
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        *,
-        host: HostTier | None = None,
+        pins: Pins,
+        now_ns: Callable[[], int],
+        host: HostTier | None,
     ) -> None:
-        super().__init__(view, contexts, program_of, pinned, now_ns)
-        self._engine = view
+        super().__init__(view, contexts, pins, now_ns)
         self._host = host
-        self._host_given_tokens = 0
+        self._host_freed_tokens = 0
 
     def _evict_tail_of(self, program_id: str, tokens: int) -> int:
         context = self._contexts.find(program_id)
@@ -48,10 +47,10 @@ class SglangSteering(Steering):
         """
         if self._host is None:
             return
-        self._host_given_tokens += needed_tokens
-        if self._host_given_tokens * _HOST_PARTS < self._host.pool()[0]:
+        self._host_freed_tokens += needed_tokens
+        if self._host_freed_tokens * _HOST_PARTS < self._host.pool()[0]:
             return
-        self._host_given_tokens = 0
+        self._host_freed_tokens = 0
         rank, contexts = self._policies.memory.host_rank, self._contexts
         ranked = [(rank(contexts.label_of(name), contexts.is_parked(name)), context) for name, context in contexts]
         lowest = min((place for place, _ in ranked), default=0)
@@ -79,7 +78,7 @@ class SglangSteering(Steering):
         """
         to_come = sum(
             int(request.sampling_params.max_new_tokens or 0) - len(request.output_ids) + 1
-            for request in (*self._engine.decoding(), *admitted)
+            for request in (*self._view.decoding(), *admitted)
             if not request.finished()
         )
         pool = self._view.pool()

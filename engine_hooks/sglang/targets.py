@@ -22,33 +22,32 @@ GENERATE = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_requ
 TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler"
 REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
 ADD_MIDDLEWARE = "sglang.srt.entrypoints.http_server.app.add_middleware"
-_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
 _RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver."
 BROADCAST = _RECEIVER + "_broadcast_reqs_across_ranks"
-RELAY = _SCHEDULER + "_pp_send_pyobj_to_next_stage"
-_BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
+BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface.UnifiedTreeCoreInterface."
-_POLICY = "sglang.srt.managers.schedule_policy."
-_TREES = (
+POLICY = "sglang.srt.managers.schedule_policy."
+TREES = (
     "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.",
     "sglang.srt.mem_cache.radix_cache.RadixCache.",
 )
 
 
 def _tree(feature: Feature, method: str, *first: str) -> Target:
-    return Target(feature=feature, paths=tuple(tree + method for tree in _TREES), first=("self", *first))
+    return Target(feature=feature, paths=tuple(tree + method for tree in TREES), first=("self", *first))
 
 
 TARGETS: tuple[Target, ...] = (
     _one(Feature.PROBE, "sglang.srt.plugins.hook_registry.HookRegistry.register", "target", "hook", "hook_type"),
     _one(Feature.PROBE, GENERATE, "self", "obj", "request"),
     _one(Feature.PROBE, REQUEST, has=("sampling_params",)),
-    _one(Feature.PROBE, _SCHEDULER + "__init__", "self"),
-    _one(Feature.PROBE, _SCHEDULER + "_add_request_to_queue", "self", "req"),
-    _one(Feature.PROBE, _SCHEDULER + "get_next_batch_to_run", "self"),
-    _one(Feature.PROBE, _SCHEDULER + "get_new_batch_prefill", "self"),
-    _one(Feature.PROBE, _SCHEDULER + "process_batch_result", "self", "batch"),
-    _one(Feature.PROBE, _BATCH + "retract_decode", "self"),
+    _one(Feature.PROBE, SCHEDULER + "__init__", "self"),
+    _one(Feature.PROBE, SCHEDULER + "_add_request_to_queue", "self", "req"),
+    _one(Feature.PROBE, SCHEDULER + "get_next_batch_to_run", "self"),
+    _one(Feature.PROBE, SCHEDULER + "get_new_batch_prefill", "self"),
+    _one(Feature.PROBE, SCHEDULER + "process_batch_result", "self", "batch"),
+    _one(Feature.PROBE, BATCH + "retract_decode", "self"),
     _one(Feature.PROBE, "sglang.srt.mem_cache.common.release_kv_cache", "req", "tree_cache"),
     _tree(Feature.PROBE, "evictable_size"),
     _one(Feature.GATE, ADD_MIDDLEWARE, "middleware_class"),
@@ -59,30 +58,29 @@ TARGETS: tuple[Target, ...] = (
     _tree(Feature.PINS, "inc_lock_ref", "node"),
     _tree(Feature.PINS, "dec_lock_ref", "node"),
     _tree(Feature.PINS, "reset"),
-    Target(feature=Feature.PINS, paths=(_TREES[0] + "_evict_device_leaf", _TREES[1] + "_delete_leaf")),
-    _one(Feature.PINS, _BATCH + "check_decode_mem", "self", "selected_indices"),
-    _one(Feature.PINS, _BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
-    _one(Feature.PINS, _POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
-    _one(Feature.PINS, _POLICY + "PrefillAdder.add_one_req", "self", "req"),
+    Target(feature=Feature.PINS, paths=(TREES[0] + "_evict_device_leaf", TREES[1] + "_delete_leaf")),
+    _one(Feature.PINS, BATCH + "check_decode_mem", "self", "selected_indices"),
+    _one(Feature.PINS, BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
+    _one(Feature.PINS, POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
+    _one(Feature.PINS, POLICY + "PrefillAdder.add_one_req", "self", "req"),
     _one(Feature.RANKS, BROADCAST, "self", "recv_reqs"),
-    _one(Feature.RANKS, RELAY, "self", "data"),
     _one(
         Feature.HOST,
         "sglang.srt.mem_cache.base_prefix_cache.MatchResult",
         has=("best_match_node", "host_hit_length"),
     ),
     _one(Feature.HOST, "sglang.srt.mem_cache.unified_cache.cache_action.BackupKV"),
-    _one(Feature.HOST, _BATCH + "hicache_consumer_index"),
+    _one(Feature.HOST, BATCH + "hicache_consumer_index"),
     _one(Feature.HOST, "sglang.srt.managers.cache_controller.HiCacheController.start_loading", "self"),
-    _one(Feature.HOST, _TREES[0] + "evict_host", "self", "num_tokens"),
-    _one(Feature.HOST, _TREES[0] + "load_back", "self", "node_id", "mem_quota"),
-    _one(Feature.HOST, _TREES[0] + "ready_to_load_host_cache", "self"),
-    _one(Feature.HOST, _TREES[0] + "is_backuped", "self", "node_id"),
-    _one(Feature.HOST, _TREES[0] + "flush_pending_backups", "self"),
-    _one(Feature.HOST, _TREES[0] + "_execute_and_commit_kv_backup", "self", "action"),
-    _one(Feature.HOST, _TREES[0] + "_evict_device_next_node", "self", "component_type", "tracker"),
-    _one(Feature.HOST, _TREES[0] + "_drop_subtree_no_host", "self", "node_id", "tracker"),
-    _one(Feature.HOST, _TREES[0] + "_free_values", "self", "device_frees", "host_frees"),
+    _one(Feature.HOST, TREES[0] + "evict_host", "self", "num_tokens"),
+    _one(Feature.HOST, TREES[0] + "load_back", "self", "node_id", "mem_quota"),
+    _one(Feature.HOST, TREES[0] + "ready_to_load_host_cache", "self"),
+    _one(Feature.HOST, TREES[0] + "is_backuped", "self", "node_id"),
+    _one(Feature.HOST, TREES[0] + "flush_pending_backups", "self"),
+    _one(Feature.HOST, TREES[0] + "_execute_and_commit_kv_backup", "self", "action"),
+    _one(Feature.HOST, TREES[0] + "_evict_device_next_node", "self", "component_type", "tracker"),
+    _one(Feature.HOST, TREES[0] + "_drop_subtree_no_host", "self", "node_id", "tracker"),
+    _one(Feature.HOST, TREES[0] + "_free_values", "self", "device_frees", "host_frees"),
     _one(Feature.HOST, _CORE + "match_full_device_prefix", "self", "key"),
     _one(Feature.HOST, _CORE + "build_load_back_spec", "self", "node_id"),
     _one(Feature.HOST, _CORE + "evict_device_start", "self", "component_type", "request_cnt"),

@@ -91,7 +91,7 @@ def _content(cell: Any) -> Any:
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
     supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
-    return shared.tell("SGLang", sglang_version(), TARGETS, supported=supported, known_differences=known)
+    return shared.print_report("SGLang", sglang_version(), TARGETS, supported=supported, known_differences=known)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Claude Code: the command of its hooks, which hands what it reads to the daemon's socket.
 
 It imports almost nothing and no other file of ours, since each hook is a process of its own; the daemon reads what
-it was handed (``controlplane/wire/claude_code.py``). Whatever goes wrong, its exit status is 0 and it prints
+it was handed (``controlplane/tool_calls/claude_code.py``). Whatever goes wrong, its exit status is 0 and it prints
 nothing, since the model would see anything else.
 
     python -m engine_hooks.tools.claude_code --settings    # prints what belongs in .claude/settings.json
@@ -24,12 +24,12 @@ _KINDS = (
 
 
 def _socket_path() -> str:
-    """The daemon's socket, as ``wire/endpoint.py`` finds it."""
+    """The daemon's socket, as ``transport/endpoint.py`` finds it."""
     environment = os.environ
     url = environment.get("PENSTOCK_NATS_URL", "")
     if not url and (file := environment.get("PENSTOCK_NATS_URL_FILE")):
-        with open(file, encoding="utf-8") as told:  # noqa: PTH123 - pathlib takes long to import
-            url = told.read(_MOST_BYTES).strip().removeprefix("PENSTOCK_NATS_URL=")
+        with open(file, encoding="utf-8") as source:  # noqa: PTH123 - pathlib takes long to import
+            url = source.read(_MOST_BYTES).strip().removeprefix("PENSTOCK_NATS_URL=")
     if url.startswith("unix:"):
         return url[5:]
     folder = environment.get("PENSTOCK_STATE_DIR")
@@ -53,9 +53,9 @@ def _short(data: bytes) -> bytes:
     hook = json.loads(data)
     short = {key: value for key, value in hook.items() if not isinstance(value, str) or len(value) < 1024}
     short["tool_response"] = None
-    given = hook.get("tool_input")
-    if isinstance(given, dict):
-        cut = {key: given[key] for key in ("command", "run_in_background") if key in given}
+    tool_input = hook.get("tool_input")
+    if isinstance(tool_input, dict):
+        cut = {key: tool_input[key] for key in ("command", "run_in_background") if key in tool_input}
         short["tool_input"] = {key: v[:_MOST_CHARACTERS] if isinstance(v, str) else v for key, v in cut.items()}
     return json.dumps(short).encode()
 

@@ -21,9 +21,9 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 
-from controlplane.core.tool_calls import called_name
 from controlplane.emit.latest import Latest
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.tool_calls.calls import called_name
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 _NAME = "penstock_program_id"  # in a run's metadata, which what runs within it has, too

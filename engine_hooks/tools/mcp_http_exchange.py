@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import ClientResponse, web
@@ -17,26 +17,15 @@ from aiohttp import ClientResponse, web
 from controlplane import clocks
 from engine_hooks.tools.mcp_messages import EVENTS, Piece, Splitter, batch, event_data, event_id, event_with
 from engine_hooks.tools.mcp_session import Passed, Request, Session
-from engine_hooks.tools.shared import guard
+
+if TYPE_CHECKING:
+    from engine_hooks.tools.mcp_http_proxy import Proxy
 
 # Of one connection, not of the message; what passes is not compressed, so that it can be read.
 _OF_A_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings")
 _OF_AN_ANSWER = ("content-length", "content-encoding", "date")
 _LOOK_S = 1.0  # how often a stream looks for calls that others have left
 _NO_ANSWER = "the MCP server ended its answer without one to this request"
-
-
-class Server(Protocol):
-    """The server, as one request's headers reach it."""
-
-    def ask(self, body: bytes) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send it a body; entering the context yields the answer. Raises ``aiohttp.ClientError``."""
-
-    def notify(self, message: bytes) -> None:
-        """Send it a message in the background, whatever becomes of it."""
-
-    def session_at(self, endpoint: str) -> Session:
-        """The session whose client sends its messages to ``endpoint``."""
 
 
 class ClientLeft(Exception):
@@ -47,14 +36,14 @@ class Exchange:
     """Passes on one answer.
 
     :param session: if ``shared``, one that has an id, so that its client may come back for the rest of an answer.
-    :param server: sends what the client sent, and more.
+    :param proxy: sends the server what the client sent, and more.
     """
 
     def __init__(
-        self, request: web.Request, session: Session, passed: Passed, server: "Server", *, shared: bool
+        self, request: web.Request, session: Session, passed: Passed, proxy: "Proxy", *, shared: bool
     ) -> None:
         self.status = 0  # of the server's answer
-        self._request, self._session, self._server, self._shared = request, session, server, shared
+        self._request, self._session, self._proxy, self._shared = request, session, proxy, shared
         self._body, self._requests = passed
         self._response: web.StreamResponse | None = None
         self._resumable = False
@@ -74,7 +63,7 @@ class Exchange:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(_left_s(self._requests)):
-                    answer = await stack.enter_async_context(self._server.ask(self._body))
+                    answer = await stack.enter_async_context(self._proxy.ask(self._request, self._body))
                     self.status = answer.status
                     if answer.content_type != "text/event-stream":
                         return await self._pass_on_text(answer)
@@ -102,12 +91,12 @@ class Exchange:
             for piece in body.feed(chunk):
                 if self._response is None:
                     await self._begin(answer)
-                await self._write(self._changed(piece))
+                await self._write(self._session.piece_from_server(piece))
         rest = body.rest()
         if self._response is not None:
             await self._write(rest)
             return await self._end()
-        passed = self._changed(Piece(rest, first=True, last=True))
+        passed = self._session.piece_from_server(Piece(rest, first=True, last=True))
         if not (answer.status == 202 and self._shared):  # else the answer will come in another stream
             errors = [self._session.fail(one, _NO_ANSWER) for one in self._unanswered()]
             if errors and answer.status < 300 and not passed.strip():
@@ -146,19 +135,19 @@ class Exchange:
             late = self._session.give_up(self._watched(), clocks.awake_s())
             for error, stop in late:
                 await self._write(event_with(error))
-                self._server.notify(stop)
+                self._proxy.notify(self._request, stop)
             if late and self._requests and not self._unanswered():
                 raise _NothingMore
 
     def _event(self, piece: Piece) -> bytes:
         """What passes of an event."""
         if not piece.whole:
-            return self._changed(piece)
+            return self._session.piece_from_server(piece)
         self._resumable = self._resumable or bool(event_id(piece.data))
         data = event_data(piece.data)
         if piece.data.startswith(b"event: endpoint"):  # of the older transport, whose answers all come here
-            self._session, self._shared = self._server.session_at(data.decode(errors="replace").strip()), True
-        passed = self._changed(Piece(data, first=True, last=True))
+            self._session, self._shared = self._proxy.session_at(data.decode(errors="replace").strip()), True
+        passed = self._session.piece_from_server(Piece(data, first=True, last=True))
         if passed is data:
             return piece.data
         return event_with(passed, piece.data) if passed else b""
@@ -194,17 +183,10 @@ class Exchange:
         errors = [error for error, _ in late]
         errors += [self._session.fail(one, "given up with a call beside it") for one in self._unanswered()]
         for _, stop in late:
-            self._server.notify(stop)
+            self._proxy.notify(self._request, stop)
         return self._own_answer(errors)
 
     # The client's side
-
-    def _changed(self, piece: Piece) -> bytes:
-        if not piece.first:
-            return piece.data
-        take = self._session.from_server if piece.whole else self._session.from_server_in_parts
-        passed = guard.run("MCP answer", take, piece.data)
-        return piece.data if passed is None else passed
 
     async def _begin(self, answer: ClientResponse) -> None:
         self._response = web.StreamResponse(status=answer.status, headers=_passing(answer))

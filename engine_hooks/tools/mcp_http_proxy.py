@@ -9,14 +9,12 @@ events. Calls belong to the program that the request names (in its ``_meta``, or
 session, which ends with it.
 """
 
-import argparse
 import asyncio
 import contextlib
 import signal
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
@@ -24,12 +22,12 @@ from aiohttp import ClientResponse, web
 from yarl import URL
 
 from controlplane import clocks
-from controlplane.wire.bounds import Bounds, raise_open_files
-from controlplane.wire.http_listener import HttpListener
+from controlplane.transport.bounds import Bounds, raise_open_files
+from controlplane.transport.http_listener import HttpListener
 from engine_hooks.guard import log
 from engine_hooks.tools.mcp_http_exchange import ClientLeft, Exchange, of_a_connection
 from engine_hooks.tools.mcp_messages import MOST_BYTES
-from engine_hooks.tools.mcp_proxy import add_common
+from engine_hooks.tools.mcp_proxy import common_parser
 from engine_hooks.tools.mcp_session import Owner, Passed, Session
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
@@ -90,7 +88,6 @@ class Proxy:
         guard.run("MCP end", self._owner.end)
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
-        """Pass on one request and all of its answer."""
         encoding = request.headers.get("content-encoding", "").strip().lower()
         if encoding not in _DECODED:
             return _refusal(415, f"a body in {encoding} cannot be read here: send gzip, deflate or no encoding")
@@ -113,7 +110,7 @@ class Proxy:
             passed = guard.run("MCP request", session.from_client, body, clocks.awake_s(), program) or passed
             if body and not passed.data:
                 return web.Response(status=202)
-        exchange = Exchange(request, session, passed, _Server(self, request), shared=shared)
+        exchange = Exchange(request, session, passed, self, shared=shared)
         try:
             return await exchange.run()
         except ClientLeft:
@@ -124,12 +121,14 @@ class Proxy:
                 guard.run("MCP end", ended.close)
 
     @contextlib.asynccontextmanager
-    async def ask(
-        self, request: web.Request, method: str, headers: list[tuple[str, str]], body: bytes
-    ) -> AsyncIterator[ClientResponse]:
-        """Send ``body`` to the server, also where it has moved on its own host; yield the answer."""
+    async def ask(self, request: web.Request, body: bytes, *, own: bool = False) -> AsyncIterator[ClientResponse]:
+        """Send ``body`` to the server as ``request``, also where it has moved on its own host; yield the answer.
+
+        ``own``: the proxy's own message rather than the client's. Raises ``aiohttp.ClientError``.
+        """
         assert self._client is not None
-        url = self._target(request)
+        url, method = self._target(request), "POST" if own else request.method
+        headers = [(n, v) for n, v in _sent_headers(request) if not (own and n.lower() in _OF_THE_BODY)]
         for _ in range(_MOST_MOVES):
             sending = self._client.request(method, url, headers=headers, data=body or None, allow_redirects=False)
             async with sending as answer:
@@ -141,15 +140,14 @@ class Proxy:
         raise aiohttp.ClientError(f"it sends requests on in a circle, by {url}")
 
     def notify(self, request: web.Request, message: bytes) -> None:
-        """Send the server a message of the proxy's own."""
+        """Send the server a message of the proxy's own in the background, whatever becomes of it."""
         task = asyncio.get_running_loop().create_task(self._notify(request, message))
         self._notices.add(task)
         task.add_done_callback(self._notices.discard)
 
     async def _notify(self, request: web.Request, message: bytes) -> None:
-        headers = [(n, v) for n, v in sent_headers(request) if n.lower() not in _OF_THE_BODY]
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with asyncio.timeout(_NOTIFY_S), self.ask(request, "POST", headers, message) as answer:
+            async with asyncio.timeout(_NOTIFY_S), self.ask(request, message, own=True) as answer:
                 await answer.read()
 
     def session_at(self, endpoint: str) -> Session:
@@ -185,22 +183,7 @@ def _moved(url: URL, answer: ClientResponse) -> URL | None:
     return None
 
 
-class _Server:
-    """The server, as one request's headers reach it."""
-
-    def __init__(self, proxy: Proxy, request: web.Request) -> None:
-        self._proxy, self._request = proxy, request
-        self.session_at = proxy.session_at
-
-    def ask(self, body: bytes) -> AbstractAsyncContextManager[ClientResponse]:
-        request = self._request
-        return self._proxy.ask(request, request.method, sent_headers(request), body)
-
-    def notify(self, message: bytes) -> None:
-        self._proxy.notify(self._request, message)
-
-
-def sent_headers(request: web.Request) -> list[tuple[str, str]]:
+def _sent_headers(request: web.Request) -> list[tuple[str, str]]:
     """A request's headers as they go to the server, which is asked to compress nothing, so that it can be read."""
     left_out = of_a_connection(request.headers.get("connection", "")) | {*_OF_A_REQUEST}
     passing = [(name, text) for name, text in request.headers.items() if name.lower() not in left_out]
@@ -237,12 +220,7 @@ async def serve(url: str, host: str, port: int, program: str, timeout_s: float) 
 
 def main() -> int:
     """Run the proxy from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m engine_hooks.tools.mcp_http_proxy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_common(parser)
+    parser = common_parser("mcp_http_proxy", __doc__)
     parser.add_argument("--host", default="127.0.0.1", help="to listen at; default: 127.0.0.1")
     parser.add_argument(
         "--port", type=int, default=0, help="to listen at; default: any that is free, told at start"

@@ -83,18 +83,14 @@ class _Connection:
             self._to_client.write(error + b"\n")
 
     def close(self) -> None:
-        """End the connection's calls."""
         self._over.set()
         with self._lock:
             guard.run("MCP end", self._session.close)
 
     def _from_server(self, piece: Piece) -> bytes:
-        if not piece.first:
-            return piece.data
-        take = self._session.from_server if piece.whole else self._session.from_server_in_parts
         with self._lock:
-            passed = guard.run("MCP answer", take, piece.data)
-        return piece.data if passed is None else _like(piece.data, passed)
+            passed = self._session.piece_from_server(piece)
+        return passed if passed is piece.data else _like(piece.data, passed)
 
     def _feed(self) -> None:
         """Pass on the client's lines until it closes. It may end this process soon after, so report the end now."""
@@ -132,9 +128,9 @@ class _Connection:
                 with contextlib.suppress(OSError):
                     self._to_client.write(error + b"\n")
                 # In a thread of its own: a server that hangs need not read.
-                threading.Thread(target=self._tell, args=(stop + b"\n",), daemon=True).start()
+                threading.Thread(target=self._notify, args=(stop + b"\n",), daemon=True).start()
 
-    def _tell(self, line: bytes) -> None:
+    def _notify(self, line: bytes) -> None:
         with contextlib.suppress(OSError):
             self._to_server.write(line)
 
@@ -195,8 +191,13 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
         server.kill()
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options that the proxies for both transports share."""
+def common_parser(module: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that the proxies for both transports share."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m engine_hooks.tools.{module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     own = os.environ.get(PROGRAM_VARIABLE, "")
     parser.add_argument("--program", default=own, help=f"whose calls these are; default: ${PROGRAM_VARIABLE}")
     timeout_s = Hygiene.of().timeout_s
@@ -206,16 +207,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         default=timeout_s,
         help="seconds a call may take; default: $PENSTOCK_TOOL_TIMEOUT_S",
     )
+    return parser
 
 
 def main() -> int:
     """Run the proxy from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m engine_hooks.tools.mcp_proxy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_common(parser)
+    parser = common_parser("mcp_proxy", __doc__)
     parser.add_argument("command", nargs="+", help="the server's, after --")
     options = parser.parse_args()
     if not is_on():

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from controlplane.emit.tool_reporter import ToolReporter
-from engine_hooks.tools.mcp_messages import batch, head_of, members, messages, value, with_member
+from engine_hooks.tools.mcp_messages import Piece, batch, head_of, members, messages, value, with_member
+from engine_hooks.tools.shared import guard
 
 TIMED_OUT = -32001  # the codes that the official SDKs give
 CONNECTION_CLOSED = -32000
@@ -105,6 +106,14 @@ class Session:
         """What of a server's message or batch the client gets; empty: nothing, it has had these answers."""
         texts, is_batch = messages(data)
         return _joined(data, texts, [self._from_server(text) for text in texts], is_batch)
+
+    def piece_from_server(self, piece: Piece) -> bytes:
+        """The same of a message that may come in pieces. Never raises: what cannot be read passes."""
+        if not piece.first:
+            return piece.data
+        take = self.from_server if piece.whole else self.from_server_in_parts
+        passed = guard.run("MCP answer", take, piece.data)
+        return piece.data if passed is None else passed
 
     def from_server_in_parts(self, head: bytes) -> bytes:
         """Take the beginning of a message that is too long to be read; what of it the client gets."""

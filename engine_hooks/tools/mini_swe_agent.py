@@ -10,8 +10,8 @@ import contextvars
 import uuid
 from typing import Any
 
-from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.tool_calls.calls import called_name
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
 from engine_hooks.tools.shared import PROGRAM_HEADER
@@ -53,10 +53,10 @@ class Reports:
         self._to.program_started(program, parent_id=_program.get())
         return _program.set(program), program
 
-    def run_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        if kept is None:
+    def run_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if saved is None:
             return
-        token, program = kept
+        token, program = saved
         _program.reset(token)
         status = type(error).__name__ if error else (result or {}).get("exit_status", "")
         self._to.program_ended(program, str(status))
@@ -74,9 +74,9 @@ class Reports:
             self._to.tool_enqueued(program, calls[-1], tool_of(action))
         return calls
 
-    def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def batch_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         """Report calls as ended that never ran because of a submission or an earlier error."""
-        for call in kept or ():
+        for call in saved or ():
             self._to.tool_ended(_program.get(), call, ok=False)
 
     def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -86,11 +86,11 @@ class Reports:
         self._to.tool_started(_program.get(), call, tool)
         return call
 
-    def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def tool_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         """Report a tool's end. A submission raises an exception but is no failure."""
         submitted = type(error).__name__ == "Submitted"
         failed = (error is not None and not submitted) or bool((result or {}).get("exception_info"))
-        self._to.tool_ended(_program.get(), kept or "", ok=not failed)
+        self._to.tool_ended(_program.get(), saved or "", ok=not failed)
 
 
 def environments() -> list[type]:

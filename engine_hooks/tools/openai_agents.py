@@ -16,8 +16,8 @@ from typing import Any
 
 from agents import RunHooks
 
-from controlplane.core.tool_calls import called_name
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.tool_calls.calls import called_name
 from engine_hooks.tools.shared import PROGRAM_HEADER, guard, is_on, reporter
 
 

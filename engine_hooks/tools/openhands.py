@@ -15,9 +15,9 @@ has not ended. Requests for a title do not share the conversation's prompt, so t
 import contextvars
 from typing import Any
 
-from controlplane.core.tool_calls import called_name
 from controlplane.emit.latest import Latest
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.tool_calls.calls import called_name
 from engine_hooks.tools.hygiene import Hygiene
 from engine_hooks.tools.patching import Adapter, Hook, Seam, argument
 from engine_hooks.tools.shared import PARENT_HEADER, PROGRAM_HEADER
@@ -68,7 +68,7 @@ class Reports:
 
     # Runs
 
-    def made(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def made(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         """Make a conversation that a tool makes a child, whichever thread runs it later."""
         parent = _running_tool_of.get()
         if parent and error is None:
@@ -80,12 +80,12 @@ class Reports:
         self._to.program_started(program, parent_id=parent if parent != program else "")
         return program
 
-    def run_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def run_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         status = getattr(args[0].state.execution_status, "value", "")
         if isinstance(error, Exception):
             status = "error"
-        if kept and status in _ENDED:
-            self._to.program_ended(kept, status)
+        if saved and status in _ENDED:
+            self._to.program_ended(saved, status)
 
     # Tools
 
@@ -96,9 +96,9 @@ class Reports:
             self._to.tool_enqueued(*calls[-1], tool_of(event))
         return calls
 
-    def batch_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def batch_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         """Report calls as ended that never ran because of a hook or a cancellation."""
-        for program, call in kept or ():
+        for program, call in saved or ():
             self._to.tool_ended(program, call, ok=False)
 
     def tool_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,12 +110,12 @@ class Reports:
         self._to.tool_started(program, call, tool)
         return token, program, call
 
-    def tool_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        if kept is None:
+    def tool_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if saved is None:
             return
-        token, program, call = kept
+        token, program, call = saved
         _running_tool_of.reset(token)
-        self._to.tool_ended(program, call, ok=error is None and not _says_error(result))
+        self._to.tool_ended(program, call, ok=error is None and not _is_error(result))
 
     def bounded(self, action: Any) -> Any:
         """Bound the tool's arguments; the event in the conversation's log keeps what the model wrote."""
@@ -130,9 +130,9 @@ class Reports:
     def title_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _aside.set(_TITLE)
 
-    def title_ends(self, kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
-        if kept is not None:
-            _aside.reset(kept)
+    def title_ends(self, saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+        if saved is not None:
+            _aside.reset(saved)
 
     def name_the_aside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send the request under its own name, announced as a child of the conversation so that it is not held."""
@@ -165,7 +165,7 @@ def tool_of(event: Any) -> str:
     return called_name(str(event.tool_name), {"command": getattr(action, "command", "")})
 
 
-def _says_error(events: Any) -> bool:
+def _is_error(events: Any) -> bool:
     return any(
         type(event).__name__ == "AgentErrorEvent" or getattr(getattr(event, "observation", None), "is_error", False)
         for event in events or ()

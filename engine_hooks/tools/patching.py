@@ -90,7 +90,6 @@ class Adapter:
         return True
 
     def uninstall(self) -> None:
-        """Put the framework back as it was."""
         for hook in self._installed:
             original = getattr(getattr(hook.seam.owner, hook.seam.name, None), _MARK, None)
             if original is not None:
@@ -109,7 +108,7 @@ def _wrapped(hook: Hook) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return guard.run(f"{name} before", hook.before, args, kwargs) if hook.before is not None else None
 
-    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def exchanged(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if hook.exchange is None:
             return args, kwargs
         position, named, exchange = hook.exchange
@@ -120,38 +119,38 @@ def _wrapped(hook: Hook) -> Callable[..., Any]:
             return (*args[:position], new, *args[position + 1 :]), kwargs
         return args, kwargs | {named: new}
 
-    def end(kept: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
+    def end(saved: Any, args: tuple[Any, ...], result: Any, error: BaseException | None) -> None:
         if hook.after is not None:
-            guard.run(f"{name} after", hook.after, kept, args, result, error)
+            guard.run(f"{name} after", hook.after, saved, args, result, error)
 
-    async def awaited(kept: Any, args: tuple[Any, ...], waiting: Awaitable[Any]) -> Any:
+    async def awaited(saved: Any, args: tuple[Any, ...], waiting: Awaitable[Any]) -> Any:
         try:
             result = await waiting
         except BaseException as error:
-            end(kept, args, None, error)
+            end(saved, args, None, error)
             raise
-        end(kept, args, result, None)
+        end(saved, args, result, None)
         return result
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        kept = begin(args, kwargs)
-        args, kwargs = given(args, kwargs)
+        saved = begin(args, kwargs)
+        args, kwargs = exchanged(args, kwargs)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            end(kept, args, None, error)
+            end(saved, args, None, error)
             raise
         if inspect.iscoroutine(result):  # a decorator may hide that the function is asynchronous
-            return awaited(kept, args, result)
-        end(kept, args, result, None)
+            return awaited(saved, args, result)
+        end(saved, args, result, None)
         return result
 
     @functools.wraps(function)
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        kept = begin(args, kwargs)
-        args, kwargs = given(args, kwargs)
-        return await awaited(kept, args, function(*args, **kwargs))
+        saved = begin(args, kwargs)
+        args, kwargs = exchanged(args, kwargs)
+        return await awaited(saved, args, function(*args, **kwargs))
 
     chosen = call_async if inspect.iscoroutinefunction(function) else call
     setattr(chosen, _MARK, function)

@@ -18,10 +18,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from controlplane.core.errors import ConfigError, EngineUnavailable
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.wire.endpoint import resolve_url, socket_path
-from controlplane.wire.roles import BusRole
+from controlplane.transport.endpoint import resolve_url, socket_path
+from controlplane.transport.roles import BusRole
 from engine_hooks.guard import Guard
 
 log = logging.getLogger("penstock")
@@ -86,11 +86,11 @@ def bus_of(node: str) -> Callable[[], str]:
 
     A process that may not read the endpoint file, which holds passwords, may still have access to the socket.
     """
-    told = resolve_url(None, node, role=BusRole.AGENT)
+    resolve = resolve_url(None, node, role=BusRole.AGENT)
 
     def find() -> str:
         try:
-            return told()
+            return resolve()
         except (ConfigError, EngineUnavailable):
             path = socket_path(node)
             if path.exists():

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.core import commands as cmd
-from controlplane.core.types import NANOSECONDS_PER_SECOND, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
 from engine_hooks.engine.attached import Attached as Base
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.settings import Settings
@@ -36,27 +36,24 @@ class Attached(Base):
         self._core: Any = None
         self._new_pin = threading.Event()  # its deadline may come before the one that the clock sleeps to
         self._nothing_to_evict = False  # in this step, until a pin is given up
-        self._thrown_out: set[str] = set()  # ids of preempted requests that were not scheduled since
+        self._preempted: set[str] = set()  # ids of preempted requests that were not scheduled since
         super().__init__(settings, guard, view, role)
 
     def _make_contexts(self) -> Contexts:
         """What the pool has no room for is not cached: twice that is remembered, for what is shared."""
         return Contexts(most_tokens=2 * self._view.pool_tokens)
 
-    def _waiting(self) -> Any:
-        return self._view.scheduler.waiting
-
     # Hooks
 
     def request_queued(self, request: Any) -> None:
         """A request that ends a streamed input is not kept."""
         if request.request_id in self._view.scheduler.requests:
-            self._steering.arrived(self._probe.submitted(request))
+            self.turn_queued(request)
 
-    def step_begins(self) -> None:
+    def step_begins(self, *args: Any) -> None:
         self.is_idle = self._nothing_to_evict = False
         self._expire_and_obey()
-        self._order()
+        self._order_queue()
         self._probe.sample_if_due()
 
     def idle(self) -> None:
@@ -65,46 +62,42 @@ class Attached(Base):
         self._expire_and_obey()
         self._probe.sample_if_due()
 
-    def _order(self) -> None:
+    def _order_queue(self) -> None:
         """The coordinator's order, where the engine's own is first come, first served."""
         waiting = self._view.scheduler.waiting
         if len(waiting) < 2 or not isinstance(waiting, deque):
             return
         before = list(waiting)
         ordered = list(before)
-        self._steering.order(ordered, self._probe.queued_ns)
+        self.order(ordered)
         if any(one is not other for one, other in zip(before, ordered, strict=True)):
             waiting.clear()
             waiting.extend(ordered)
 
     def step_planned(self, output: Any) -> None:
-        requests, counts = self._view.scheduler.requests, self._steering.counts_service
-        if self._thrown_out:
+        requests = self._view.scheduler.requests
+        if self._preempted:
             self._resumed(output.num_scheduled_tokens)
         for new in output.scheduled_new_reqs:
             request = requests.get(new.req_id)
             if request is None:
                 continue
             self._view.note_cached(new.req_id, int(new.num_computed_tokens))
-            program_id = self._probe.scheduled(request)
-            self._view.cached_tokens(request)  # forgotten, where it was known already
-            if program_id:
-                self._pins.release(program_id)  # its blocks are the request's now
-        if counts:
+            self.turn_scheduled(request)
+        if self.counts_service:
             for request_id, tokens in output.num_scheduled_tokens.items():
                 request = requests.get(request_id)
                 if request is not None and not request.num_output_tokens:  # output is counted at its end
-                    self._steering.served(self._probe.program_of(request), int(tokens))
+                    self.tokens_prefilled(request, int(tokens))
 
     def _resumed(self, scheduled: Mapping[str, int]) -> None:
         """Preempted requests go on. Which list of the step has them depends on vLLM's model runner."""
-        for request_id in self._thrown_out.intersection(scheduled):
-            self._thrown_out.discard(request_id)
+        for request_id in self._preempted.intersection(scheduled):
+            self._preempted.discard(request_id)
             request = self._view.scheduler.requests.get(request_id)
             if request is not None:
                 self._view.note_cached(request_id, int(request.num_computed_tokens) - int(scheduled[request_id]))
-                self._probe.scheduled(request)
-                self._view.cached_tokens(request)  # forgotten, where nobody asked
+                self.turn_scheduled(request)
 
     def without_token(self, output: Any) -> list[Any]:
         """The requests of a step that have no output yet."""
@@ -115,7 +108,7 @@ class Attached(Base):
     def step_done(self, fresh: list[Any]) -> None:
         for request in fresh:
             if request.num_output_tokens:
-                self._probe.token(request)
+                self.token_given(request)
 
     def before_free(self, request: Any) -> None:
         """A turn ends: what it leaves in the cache is remembered, and kept while the daemon makes up its mind."""
@@ -124,25 +117,24 @@ class Attached(Base):
         key = self._view.key_of(request)
         if key is None:
             return
-        program_id, now_ns = self._probe.program_of(request), time.monotonic_ns()
-        self._contexts.remember(program_id, lambda: key, len(key), now_ns)
+        now_ns = time.monotonic_ns()
+        program_id = self.turn_left(request, lambda: key, len(key), now_ns)
         if self._retained_ns is not None and now_ns - self._retained_ns < _RETAINS_NS:
             lock = self._view.lock_held(key)
             if lock is not None:
                 self._pins.hold(program_id, lock, _HOLD_NS)
 
     def freed(self, request: Any) -> None:
-        self._steering.served(self._probe.program_of(request), int(request.num_output_tokens))
-        self._probe.ended(request)
-        self._thrown_out.discard(request.request_id)
+        self.turn_ended(request)
+        self._preempted.discard(request.request_id)
 
     def before_preemption(self, request: Any) -> None:
         """Read before the engine forgets how much was computed."""
-        self._probe.thrown_out(request, int(request.num_computed_tokens))
-        self._thrown_out.add(request.request_id)
+        self.turn_thrown_out(request, int(request.num_computed_tokens))
+        self._preempted.add(request.request_id)
 
     def preempted(self) -> None:
-        self._probe.retractions += 1
+        self.retracted(1)
 
     def room_for(self, request: Any) -> bool:
         """A request found no room: reclaim pins for it. True if it is worth another try.
@@ -154,7 +146,7 @@ class Attached(Base):
             return False
         stuck = request.status.name == "RUNNING" or not self._view.scheduler.running
         pool = self._view.pool()
-        reclaimed = self._pins.reclaim(pool.free + pool.evictable + 1, self._steering.policies.memory, stuck=stuck)
+        reclaimed = self.reclaim(pool.free + pool.evictable + 1, stuck=stuck)
         self._nothing_to_evict = self._nothing_to_evict and not reclaimed
         return reclaimed
 
@@ -169,8 +161,7 @@ class Attached(Base):
         missing_tokens = blocks * view.page_tokens - view.pool().free
         if missing_tokens > 0:
             at_once = min(_MOST_AT_ONCE, view.pool_tokens // view.page_tokens // _PARTS) * view.page_tokens
-            busy = {*self._probe.running_programs(), *self._pins.programs}
-            self._nothing_to_evict = not self._steering.evict(max(missing_tokens, at_once), busy)
+            self._nothing_to_evict = not self.evict(max(missing_tokens, at_once))
 
     def before_reset(self) -> None:
         """The engine refuses to empty a cache of which anybody holds a part."""
@@ -178,7 +169,6 @@ class Attached(Base):
             self._pins.release(program_id)
 
     def after_reset(self) -> None:
-        """It is empty."""
         self._contexts.forget_all()
 
     # Commands

@@ -61,8 +61,8 @@ def label(params: Any, scope: Mapping[str, Any] | None) -> None:
 
     What a client wrote there under our name is taken out: nobody has checked it.
     """
-    given = params.extra_args or {}
-    own = {name: value for name, value in given.items() if name != CARRIED}
+    extra = params.extra_args or {}
+    own = {name: value for name, value in extra.items() if name != CARRIED}
     labels: Mapping[str, str] = {}
     if scope is not None:
         gated = scope.get("penstock")
@@ -72,5 +72,5 @@ def label(params: Any, scope: Mapping[str, Any] | None) -> None:
             labels = ungated_labels(scope, {"custom_params": own})
     if labels:
         params.extra_args = {**own, CARRIED: dict(labels)}
-    elif len(own) < len(given):
+    elif len(own) < len(extra):
         params.extra_args = own

@@ -5,12 +5,11 @@ given out: those without a hash first, then the least recently used, the ends of
 hit takes them out of it again. One KV cache group is assumed (``verify.no_pins``).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.emit.latest import Latest
-from engine_hooks.engine.view import Lock, PoolTokens, View, named
+from engine_hooks.engine.view import Lock, PoolTokens, View
 
 CARRIED = "penstock"  # in sampling_params.extra_args
 _GROUP = 0
@@ -26,7 +25,6 @@ class ContextKey:
     block_tokens: int
 
     def __len__(self) -> int:
-        """In tokens."""
         return len(self.hashes) * self.block_tokens
 
 
@@ -38,7 +36,7 @@ class EngineView(View):
         self.page_tokens = int(scheduler.block_size)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
         self._keys = keys
-        self._first_cached_tokens: Latest[str, int] = Latest()
+        self._scheduled: tuple[str, int] = ("", 0)
 
     @property
     def _pool(self) -> Any:
@@ -65,20 +63,17 @@ class EngineView(View):
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens of a step at most."""
         return int(self.scheduler.max_num_scheduled_tokens)
 
+    def waiting(self) -> Any:
+        return self.scheduler.waiting
+
     def turns(self) -> tuple[int, int]:
-        """How many requests run, and how many wait."""
         running, waiting = self.scheduler.get_request_counts()
         return int(running), int(waiting)
 
     def live_request_ids(self) -> set[str]:
-        """The ids of every request that the scheduler holds."""
         return set(self.scheduler.requests)
-
-    def look_again(self) -> None:
-        """vLLM asks the first of its queue at every step."""
 
     # Contexts
 
@@ -160,61 +155,36 @@ class EngineView(View):
     # A request
 
     def id_of(self, request: Any) -> str:
-        """vLLM's."""
         request_id: str = request.request_id
         return request_id
 
-    def program_of(self, request: Any) -> str:
-        """As our carrier says; else the session that vLLM was told of by itself."""
-        name = labels_of(request).get("program_id") or getattr(request, "session_id", None)
-        return named(name, request.request_id)
+    def labels_of(self, request: Any) -> Mapping[str, Any]:
+        extra = getattr(request.sampling_params, "extra_args", None)  # of a pooling request: None has none
+        labels = extra.get(CARRIED) if isinstance(extra, dict) else None
+        return labels if isinstance(labels, dict) else {}
 
-    def turn_of(self, request: Any) -> str:
-        """The gate's id of this turn, else vLLM's."""
-        return str(labels_of(request).get("penstock_turn") or request.request_id)
-
-    def parent_of(self, request: Any) -> str:
-        """As the carrier wrote it down."""
-        return str(labels_of(request).get("penstock_parent") or "")
-
-    def trace_of(self, request: Any) -> str:
-        """As the carrier wrote it down."""
-        return str(labels_of(request).get("penstock_trace") or "")
+    def session_of(self, request: Any) -> object:
+        return getattr(request, "session_id", None)
 
     def prompt_tokens(self, request: Any) -> int:
-        """All of its prompt."""
         return int(request.num_prompt_tokens)
 
     def most_output_tokens(self, request: Any) -> int:
-        """The client's own limit; 0 without one."""
         return int(request.max_tokens or 0)
 
     def output_tokens(self, request: Any) -> int:
-        """Those that it has by now."""
         return int(request.num_output_tokens)
 
     def note_cached(self, request_id: str, tokens: int) -> None:
-        """So many tokens of it were computed when it was scheduled, first or after a preemption."""
-        self._first_cached_tokens[request_id] = tokens
+        """It is scheduled, first or after a preemption, and so many of its tokens were found computed."""
+        self._scheduled = (request_id, tokens)
 
     def cached_tokens(self, request: Any) -> int:
-        """As noted; asked once."""
-        return self._first_cached_tokens.pop(request.request_id, 0)
-
-    def loaded_tokens(self, request: Any) -> int:
-        """A connector's loads count as cached, and are not told apart yet."""
-        return 0
+        request_id, tokens = self._scheduled
+        return tokens if request_id == request.request_id else 0
 
     def was_aborted(self, request: Any) -> bool:
-        """Whether it ended without an answer."""
         return request.status.name in _UNANSWERED
-
-
-def labels_of(request: Any) -> dict[str, Any]:
-    """What the HTTP side wrote down for us."""
-    extra = getattr(request.sampling_params, "extra_args", None)  # of a pooling request: None has none
-    labels = extra.get(CARRIED) if isinstance(extra, dict) else None
-    return labels if isinstance(labels, dict) else {}
 
 
 def _alike(mine: Sequence[Any], other: Sequence[Any], known: int, end: int) -> int:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.gate import GATED_PATHS, Continuity, GateMiddleware, HealthPage
-from engine_hooks.engine.board import Board
+from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
+from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
 from engine_hooks.engine.ranks import places
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
@@ -38,13 +38,13 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._guard = Guard()
-        self._board: Board | None = None
+        self._health_file: HealthFile | None = None
 
     def arguments_known(self, args: Any) -> None:
         """Before EngineCore is started, which inherits this."""
         port = getattr(args, "port", None)
-        if self._board is None and isinstance(port, int) and _serves_http(args):
-            self._board = Board(shared=bool(_which_server()))
+        if self._health_file is None and isinstance(port, int) and _serves_http(args):
+            self._health_file = HealthFile(shared=bool(_which_server()))
             os.environ[PORT_VARIABLE] = str(port)
             os.environ[RANKS_VARIABLE] = str(ranks_of(args))
 
@@ -53,7 +53,7 @@ class Server:
         args = getattr(app.state, "args", None)
         if args is not None and _which_server():
             self.arguments_known(args)  # plugins are loaded in the middle of the call that is to tell them here
-        if args is None or self._board is None or hasattr(app.state, _MARK):
+        if args is None or self._health_file is None or hasattr(app.state, _MARK):
             return
         setattr(app.state, _MARK, True)
         lacking = report_problems(verify(SERVER_TARGETS))
@@ -66,37 +66,31 @@ class Server:
         elif self._settings.obeys:
             guard = self._add_gate(app, args, why).guard
         else:
-            health = probe_health(self._settings, guard, _engine(), why, self._board)
+            health = probe_health(self._settings, guard, _engine(), why, self._health_file)
             _innermost(app, HealthPage, health=health)
         _innermost(app, Carry)
         _carry(guard)
 
     def _add_gate(self, app: Any, args: Any, why: Callable[[], str]) -> HttpSide:
-        assert self._board is not None
+        assert self._health_file is not None
         behind = places(self._settings.node, role_of(ENGINE, args), ranks_of(args))
-        side = HttpSide(self._settings, why, self._board, _engine(), lambda: _role(args), behind=lambda: behind)
-        _close_at_shutdown(side)
-        _innermost(
-            app,
-            GateMiddleware,
-            gate=side.gate,
-            paths=frozenset((*GATED_PATHS, *_MORE_PATHS)),
-            on_loop=side.start,
-            health=side.health,
-            continuity=Continuity() if self._settings.continuity else None,
+        side = HttpSide(
+            self._settings, why, self._health_file, _engine(), lambda: _role(args), behind=lambda: behind
         )
+        _close_at_shutdown(side)
+        _innermost(app, GateMiddleware, **side.middleware((*GATED_PATHS, *_MORE_PATHS)))
         return side
 
     def _why_passive(self, args: Any) -> str:
         """By now EngineCore serves, and has told whether the plugin works there."""
-        assert self._board is not None
+        assert self._health_file is not None
         if why := unproven_server(args):
             return why
         for rank in range(ranks_of(args)):
-            told = self._board.read(rank)
-            if told is None:
+            report = self._health_file.read(rank)
+            if report is None:
                 return "its scheduler's process tells nothing: the plugin is not loaded there"
-            if because := str(told.get("passive_because", "")):
+            if because := str(report.get("passive_because", "")):
                 return because
         return ""
 
@@ -155,20 +149,20 @@ def install(settings: Settings) -> None:
     build, from_cli_args = FastAPI.build_middleware_stack, EngineArgs.from_cli_args.__func__
 
     @functools.wraps(from_cli_args)
-    def told_from_cli_args(cls: type, args: Any, *more: Any, **kwargs: Any) -> Any:
-        _tell(server.arguments_known, args)
+    def hooked_from_cli_args(cls: type, args: Any, *more: Any, **kwargs: Any) -> Any:
+        _notify(server.arguments_known, args)
         return from_cli_args(cls, args, *more, **kwargs)
 
     @functools.wraps(build)
     def build_middleware_stack(app: Any) -> Any:
-        _tell(server.app_made, app)
+        _notify(server.app_made, app)
         return build(app)
 
-    EngineArgs.from_cli_args = classmethod(told_from_cli_args)
+    EngineArgs.from_cli_args = classmethod(hooked_from_cli_args)
     FastAPI.build_middleware_stack = build_middleware_stack
 
 
-def _tell(method: Callable[[Any], None], what: Any) -> None:
+def _notify(method: Callable[[Any], None], what: Any) -> None:
     try:
         method(what)
     except Exception as error:

@@ -1,36 +1,27 @@
 """The entry point that vLLM calls in each of its processes, or once before it forks them.
 
-So it only wraps: no thread is started, no socket opened, and what is wrapped finds out by itself where it is. It
-never raises: whatever goes wrong is told in one line, and vLLM starts as if nothing were installed.
+So it only wraps: no thread is started, no socket opened, and what is wrapped finds out by itself where it is.
 """
 
 import logging
 import sys
 
-from engine_hooks.engine.settings import PluginMode, settings_from
+from engine_hooks.engine.settings import Settings, install_unless_off
+from engine_hooks.guard import log
 
-log = logging.getLogger("penstock")
 _installed = False
 
 
 def register() -> None:
     """Install the plugin's parts for this process and those that it forks."""
     global _installed
-    try:
-        if not _installed:
-            _installed = True
-            _install()
-    except Exception as error:
-        log.error("penstock: passive: %s", " ".join(str(error).split()) or type(error).__name__)
-        log.debug("penstock: the cause", exc_info=True)
+    if not _installed:
+        _installed = True
+        _ensure_handler()
+        install_unless_off(_install)
 
 
-def _install() -> None:
-    _be_heard()
-    settings = settings_from()
-    if settings.mode is PluginMode.OFF:
-        log.info("penstock: off")
-        return
+def _install(settings: Settings) -> None:
     # Imported late, so that a plugin that is off costs nothing and one that lacks something says what.
     from engine_hooks.vllm import http_side, scheduler_side
 
@@ -38,7 +29,7 @@ def _install() -> None:
     http_side.install(settings)
 
 
-def _be_heard() -> None:
+def _ensure_handler() -> None:
     """vLLM shows its own loggers only."""
     if log.hasHandlers():
         return

@@ -14,7 +14,7 @@ from engine_hooks.engine.ranks import role_of_rank
 from engine_hooks.engine.settings import ENGINE, PluginMode, Settings
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
-from engine_hooks.guard import log, make_guard
+from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.targets import ENGINE_TARGETS
 from engine_hooks.vllm.verify import no_pins, report_problems, unproven_engine, vllm_version
@@ -29,8 +29,8 @@ class SchedulerSide:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lacks_pins = ""
-        self._is_told = False
-        self.guard = make_guard(timed=settings.timed)
+        self._is_published = False
+        self.guard = TimedGuard() if settings.timed else Guard()
         self.attached: Attached | None = None
         self.rank: int | None = None
         self.passive_because = ""
@@ -38,8 +38,8 @@ class SchedulerSide:
     def account(self) -> dict[str, object]:
         """What the health page shows of this process. Called in a thread of its own."""
         attached = self.attached
-        told = account(self.guard, attached.emitter if attached is not None else None)
-        return {**told, "passive_because": self.passive_because}
+        report = account(self.guard, attached.emitter if attached is not None else None)
+        return {**report, "passive_because": self.passive_because}
 
     def wraps(self, chosen: type) -> type:
         """The class to build instead of ``chosen``: that very one where the plugin cannot work."""
@@ -47,20 +47,19 @@ class SchedulerSide:
         features = report_problems(lacking)
         if Feature.PROBE in features:
             self.passive_because = next(each.message for each in lacking if each.feature is Feature.PROBE)
-            self.tell()
+            self.publish()
             return chosen
         if Feature.PINS in features:
             self._lacks_pins = next(each.message for each in lacking if each.feature is Feature.PINS)
         return observed(chosen, self)
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """From now on the HTTP process knows how it stands here."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_published:
+            self._is_published = True
             post(self.account, slot=lambda: self.rank or 0)
 
     def scheduler_made(self, scheduler: Any) -> None:
-        """Runs once the scheduler is whole."""
         self.passive_because = "its start failed"
         port = os.environ.get(PORT_VARIABLE, "")
         self.rank = _rank(scheduler.vllm_config)
@@ -141,7 +140,7 @@ def observed(chosen: Any, side: SchedulerSide) -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             side.guard.run("__init__", side.scheduler_made, self)
-            side.guard.run("__init__", side.tell)
+            side.guard.run("__init__", side.publish)
 
         def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             result = super().add_request(request, *args, **kwargs)

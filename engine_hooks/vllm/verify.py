@@ -130,7 +130,7 @@ def _unproven_parallel(config: Any) -> str:
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
     supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
-    return shared.tell("vLLM", vllm_version(), TARGETS, supported=supported, known_differences=known)
+    return shared.print_report("vLLM", vllm_version(), TARGETS, supported=supported, known_differences=known)
 
 
 if __name__ == "__main__":

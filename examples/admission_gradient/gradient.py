@@ -2,7 +2,7 @@
 
 Three signals, each a ratio that is 1 where nothing is wrong:
 
-- turns that came back to an evicted context wait longer than they usually do (``Facts.eviction_delay_ns``);
+- turns that came back to an evicted context wait longer than usual (``Estimates.eviction_delay_ns``);
 - tools take longer than on an uncrowded host (``Pressure.tool_slowdown_ratio``);
 - the active programs need more of the KV pool than they should (``Pressure.kv_use_ratio``).
 
@@ -21,11 +21,11 @@ since a slot here is held for minutes and is not taken back:
 from dataclasses import dataclass, replace
 from math import floor
 
-from controlplane.core.caps import NO_CAP, cpu_cap, rooms
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.facts import Facts
-from controlplane.core.policies import Window
-from controlplane.core.types import Pressure
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.types import Pressure
+from controlplane.core.policies.caps import NO_CAP, cpu_cap, rooms
+from controlplane.core.policies.protocols import Window, Windowed
 
 _NEVER = -1
 _STEEPEST = 0.5  # as Gradient2: one interval never asks for less than half
@@ -34,10 +34,9 @@ _FORGET = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientState:
+class GradientState(Windowed):
     """The window, the usual and the last eviction delay (0: none seen yet), and the interval of the last step."""
 
-    window: float
     baseline_ns: float = 0.0
     delay_ns: int = 0
     interval_ends_ns: int = _NEVER
@@ -74,7 +73,7 @@ class Gradient:
         return GradientState(window=self.window_initial)
 
     def update(
-        self, state: GradientState, facts: Facts, pressure: Pressure, now_ns: int
+        self, state: GradientState, facts: Estimates, pressure: Pressure, now_ns: int
     ) -> tuple[GradientState, Window]:
         why = "held"
         interval_ends_ns = pressure.interval_ends_ns

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.agent_runs import Heard, python_of
+from support.agent_runs import NODE, python_of
+from support.heard import Heard
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ def others_python() -> str:
 
 @pytest.fixture
 def heard(nats_server: Any) -> Iterator[Heard]:
-    heard = Heard(nats_server.url)
+    heard = Heard(nats_server.url, NODE)
     try:
         yield heard
     finally:

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_runs import SCRIPTS, TIMEOUT_S, Heard, environment, run_agent, wait_for
+from support.agent_runs import SCRIPTS, environment, run_agent
+from support.daemon_process import TIMEOUT_S, until
+from support.heard import Heard
 from support.ports import free_port, is_listening
 from support.scripted_model import Reply, ScriptedModel
 
-from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.core.model.events import ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
 
-MOST_OFF_NS = 10_000_000
-MOST_APART_NS = (
-    100_000_000  # of two processes, the client's proxy and the server: a busy machine turns to each in time
-)
-MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
+TWO_CLOCKS_NS = 10_000_000  # the adapter's and the tool's
 BEGIN = "please begin"
-CALLS = 3  # of a tool, where the median of one alone would be what a busy machine makes of it
+CALLS = 2  # of a tool
 LOOKS: list[Reply] = [*[[("look", {"seconds": 0.2})] for _ in range(CALLS)], "done"]
 
 
@@ -33,14 +30,13 @@ def ended(heard: Heard) -> ProgramEnded:
     return event
 
 
-def matches_the_clock(heard: Heard, said: dict[str, Any], program: str, most_off_ns: int = MOST_OFF_NS) -> None:
-    off_ns = []
+def matches_the_clock(heard: Heard, said: dict[str, Any], program: str) -> None:
+    """Each call was told of around its execution, however slow the machine."""
     for real, begin, end in zip(said["tools"], heard.of(ToolStarted), heard.of(ToolEnded), strict=True):
         assert begin.program_id == end.program_id == program
-        off_ns += [abs(begin.at_ns - real["began_ns"])] if "began_ns" in real else []
-        off_ns += [abs(end.at_ns - real["ended_ns"])] if end.ok else []  # a failure is written up first
-    assert statistics.median(off_ns) < most_off_ns, off_ns
-    assert max(off_ns) < MOST_DELAYED_NS, off_ns
+        assert begin.at_ns < real.get("began_ns", end.at_ns) + TWO_CLOCKS_NS
+        if end.ok:  # a failure is written up first
+            assert real["ended_ns"] < end.at_ns + TWO_CLOCKS_NS
 
 
 def test_mini_swe_agent(agent_python: str, nats_server: Any, heard: Heard) -> None:
@@ -113,31 +109,21 @@ def test_an_mcp_client(others_python: str, nats_server: Any, heard: Heard, tmp_p
     said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
     assert said["errors"] == ["", "tool"]
     program = ended(heard).program_id
-    matches_the_clock(heard, said, program, MOST_APART_NS)
+    matches_the_clock(heard, said, program)
     assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
 
 
-def test_an_mcp_client_whose_program_is_known(
-    others_python: str, nats_server: Any, heard: Heard, tmp_path: Path
-) -> None:
-    asked = {"options": ["--program", "conversation-1"], "clock": str(tmp_path / "clock")}
-    said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
-    heard.until(lambda: len(heard.of(ToolEnded)) == 2, "ends")
-    matches_the_clock(heard, said, "conversation-1", MOST_APART_NS)
-    assert heard.of(ProgramEnded) == [], "whoever named it will end it"
-
-
-@pytest.fixture(params=["events", "json"])
-def http_server(request: pytest.FixtureRequest, others_python: str, tmp_path: Path) -> Iterator[str]:
-    """The real server over streamable HTTP, whose answers are streams of events or single texts."""
+@pytest.fixture
+def http_server(others_python: str, tmp_path: Path) -> Iterator[str]:
+    """The real server over streamable HTTP, whose answers are streams of events."""
     port = free_port()
-    command = [others_python, str(SCRIPTS / "mcp_server.py"), str(port), request.param]
+    command = [others_python, str(SCRIPTS / "mcp_server.py"), str(port), "events"]
     with (tmp_path / "server.log").open("wb") as log:
         server = subprocess.Popen(
             command, env=environment("") | {"CLOCK": str(tmp_path / "clock")}, stdout=log, stderr=log
         )
     try:
-        wait_for(lambda: is_listening(port), "MCP server")
+        until(lambda: is_listening(port), "MCP server")
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         server.kill()
@@ -166,17 +152,5 @@ def test_an_mcp_client_that_speaks_http(
         said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
         program = ended(heard).program_id  # the client said that it leaves; the proxy is still there
     assert said["errors"] == ["", "tool"]
-    matches_the_clock(heard, said, program, MOST_APART_NS)
+    matches_the_clock(heard, said, program)
     assert [event.ok for event in heard.of(ToolEnded)] == [True, False]
-
-
-def test_mcp_calls_over_http_that_take_too_long_are_each_answered(
-    others_python: str, nats_server: Any, heard: Heard, http_server: str, tmp_path: Path
-) -> None:
-    with http_proxy(http_server, nats_server.url, "--timeout", "1", "--program", "run-1") as url:
-        asked = {"url": url, "clock": str(tmp_path / "clock"), "seconds": [0.1], "together": [20, 20, 20]}
-        said = run_agent(others_python, "mcp_run.py", asked, nats_server.url)
-    assert said["errors"] == ["", *["look took longer than 1 s and was given up"] * 3]
-    heard.until(lambda: len(heard.of(ToolEnded)) == 4, "ends")
-    assert [event.ok for event in heard.of(ToolEnded)] == [True, False, False, False]
-    assert all(1e9 <= event.duration_ns < 20e9 for event in heard.of(ToolEnded)[1:]), "not until their own end"

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_runs import NODE, ROOT, TIMEOUT_S, Heard, environment, wait_for
-from support.daemon_process import DaemonProcess
+from support.agent_runs import NODE, ROOT, environment
+from support.daemon_process import TIMEOUT_S, running, until
+from support.heard import Heard
 from support.scripted_model import Reply, ScriptedModel
 
-from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
-from controlplane.wire.endpoint import socket_path
+from controlplane.core.model.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
+from controlplane.transport.endpoint import socket_path
 
 EXAMPLES = ROOT / "examples" / "agents"
 TASK = "please begin"
@@ -92,16 +93,12 @@ def test_claude_code_s_hooks(
     hooks = json.loads((EXAMPLES / "claude_code_settings.json").read_text())["hooks"]
     call = {"session_id": "session", "tool_name": "Bash", "tool_use_id": "call"}
     monkeypatch.setenv("PENSTOCK_NATS_URL", nats_server.url)
-    daemon = DaemonProcess(tmp_path, node=NODE)
-    daemon.start()
-    try:
-        wait_for(socket_path(NODE, tmp_path).exists, "socket")
+    with running(tmp_path, node=NODE) as daemon:
+        until(socket_path(NODE, daemon.folder).exists, "socket")
         for event in ("SessionStart", "PreToolUse", "PostToolUse", "SessionEnd"):
             (command,) = [one["command"] for entry in hooks[event] for one in entry["hooks"]]
             told = json.dumps({**call, "hook_event_name": event})
-            state = {"PENSTOCK_STATE_DIR": str(tmp_path)}
+            state = {"PENSTOCK_STATE_DIR": str(daemon.folder)}
             run(sys.executable, command.split()[1:], nats_server.url, tmp_path, given=told, **state)
         heard.until(lambda: bool(heard.of(ProgramEnded, program_id="session")), "end of the session")
         assert [event.tool for event in heard.of(ToolEnded)] == ["Bash"]
-    finally:
-        daemon.clean_up()

@@ -1,6 +1,5 @@
 """A real OpenHands agent with real tools and a scripted model: what the bus hears beside what the clock says."""
 
-import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,23 +8,27 @@ from typing import Any
 import pytest
 from support.agent_runs import (
     NODE,
-    TIMEOUT_S,
-    Heard,
     ImportedOnce,
     answers,
     environment,
     run_agent,
-    wait_for,
 )
-from support.daemon_process import DaemonProcess
+from support.daemon_process import TIMEOUT_S, running, until
+from support.heard import Heard
 from support.ports import free_port
 from support.scripted_model import Reply, ScriptedModel
 
-from controlplane.core.events import HostSampled, ProgramArrived, ProgramEnded, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.core.model.events import (
+    HostSampled,
+    ProgramArrived,
+    ProgramEnded,
+    ToolEnded,
+    ToolEnqueued,
+    ToolStarted,
+)
 
-MOST_OFF_NS = 10_000_000
-MOST_DELAYED_NS = 1_000_000_000  # where the machine is busy with other tests
-CALLS = 5  # of a tool: one alone is what a busy machine makes of it. A fourth that is alike is "stuck".
+TWO_CLOCKS_NS = 10_000_000  # the adapter's and the script's
+CALLS = 3  # of a tool. A fourth that is alike is "stuck".
 FINISH: Reply = [("finish", {"message": "done"})]
 
 
@@ -45,22 +48,21 @@ def create(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def matches_the_clock(heard: Heard, told: dict[str, Any], program: str, tool: str) -> None:
-    """Each call began and ended when its executor did, within 10 ms. A terminal's is told as what it runs."""
+    """Each call was told of around its execution. A terminal's is told as what it runs."""
     clock = [one for one in told["tools"] if one["tool"] == tool]
     name = "sleep" if tool == "terminal" else tool
     started, ended = heard.of(ToolStarted, tool=name), heard.of(ToolEnded, tool=name)
     assert len(clock) == len(started) == len(ended) > 0
     assert {event.program_id for event in (*started, *ended)} == {program}
-    is_near([event.at_ns for event in started], [one["began_ns"] for one in clock])
-    is_near([event.at_ns for event in ended], [one["ended_ns"] for one in clock])
-    is_near([event.duration_ns for event in ended], [one["ended_ns"] - one["began_ns"] for one in clock])
+    are_in_order([event.at_ns for event in started], [one["began_ns"] for one in clock])
+    are_in_order([one["ended_ns"] for one in clock], [event.at_ns for event in ended])
+    are_in_order([one["ended_ns"] - one["began_ns"] for one in clock], [event.duration_ns for event in ended])
 
 
-def is_near(told_ns: list[int], real_ns: list[int]) -> None:
+def are_in_order(before_ns: list[int], after_ns: list[int]) -> None:
     """Calls that run side by side may be told in another order."""
-    off_ns = [abs(told - real) for told, real in zip(sorted(told_ns), sorted(real_ns), strict=True)]
-    assert statistics.median(off_ns) < MOST_OFF_NS, off_ns
-    assert max(off_ns) < MOST_DELAYED_NS, off_ns
+    pairs = list(zip(sorted(before_ns), sorted(after_ns), strict=True))
+    assert all(before < after + TWO_CLOCKS_NS for before, after in pairs), pairs
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +104,8 @@ def test_runs_and_tools_are_told_as_they_happen(
     matches_the_clock(heard, said, program, "terminal")
     matches_the_clock(heard, said, program, "file_editor")
     (arrived,), (ended,) = heard.of(ProgramArrived), heard.of(ProgramEnded)
-    # Beside the tools' beginnings: of two alone the median is their mean, and one late event decides it.
-    started = [event.at_ns for tool in ("sleep", "file_editor") for event in heard.of(ToolStarted, tool=tool)]
-    began = [one["began_ns"] for one in said["tools"]]
-    is_near([arrived.at_ns, *started, ended.at_ns], [said["began_ns"], *began, said["ended_ns"]])
+    assert said["began_ns"] - TWO_CLOCKS_NS < arrived.at_ns < said["tools"][0]["began_ns"]
+    assert said["tools"][-1]["ended_ns"] < ended.at_ns
     assert (ended.reason, said["failures"], said["dropped"]) == ("finished", {}, 0)
 
 
@@ -128,7 +128,7 @@ def test_parallel_tools_and_one_that_waits_for_them(
     for number in range(CALLS):
         asked_for = enqueued[3 * number :][:3]
         first_end_ns = min(event.at_ns for event in slept[2 * number :][:2])
-        assert asked_for[2].at_ns - asked_for[0].at_ns < MOST_DELAYED_NS
+        assert asked_for[2].at_ns < first_end_ns
         assert sleeps[2 * number + 1].at_ns < first_end_ns, "side by side"
         assert waited[number].at_ns >= first_end_ns
 
@@ -137,25 +137,18 @@ def test_tools_wait_for_a_slot_of_the_host(
     openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any], tmp_path: Path
 ) -> None:
     """The agent would run two at a time; the daemon has one slot."""
-    (tmp_path / "slots.toml").write_text("[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n")
-    daemon = DaemonProcess(
-        tmp_path / "state", "--nats", nats_server.url, "--config", str(tmp_path / "slots.toml"), node=NODE
-    )
-    daemon.start()
-    try:
+    config = "[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n"
+    with running(tmp_path, "--nats", nats_server.url, config=config, node=NODE):
         heard.until(lambda: bool(heard.of(HostSampled)), "daemon")
         script: list[Reply] = [[bash(f"sleep 0.3{number}"), bash(f"sleep 0.4{number}")] for number in range(CALLS)]
         with ScriptedModel({"please begin": [*script, FINISH]}) as model:
             asked = told | {"url": model.url, "parallel": 2}
             said = openhands.run(asked, nats_server.url, PENSTOCK_TOOL_SLOTS="on")
         heard.until(lambda: bool(heard.of(ProgramEnded)), "end of the run")
-    finally:
-        daemon.clean_up()
     assert said["status"] == "finished"
     calls = sorted((one for one in said["tools"]), key=lambda one: one["began_ns"])
     for first, second in zip(calls[::2], calls[1::2], strict=True):
         assert second["began_ns"] >= first["ended_ns"], "one after the other"
-        assert second["began_ns"] - first["ended_ns"] < 3_000_000_000, "soon after the slot was free"
     matches_the_clock(heard, said, said["conversation"], "terminal")
 
 
@@ -230,22 +223,6 @@ def test_sub_agents_that_are_sent_side_by_side_are_children_whom_one_tool_waits_
     assert len(ends) == 2
 
 
-def test_a_request_for_a_title_is_no_turn_of_the_conversation(
-    openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
-) -> None:
-    scripts: dict[str, list[Reply]] = {"Generate a title": ["A title"], "please begin": [FINISH]}
-    with ScriptedModel(scripts) as model:
-        asked = told | {"url": model.url, "title": True}
-        said = openhands.run(asked, nats_server.url)
-    program = said["conversation"]
-    assert said["title"] == "A title"
-    assert [request.program for request in model.requests] == [program, f"{program}/title"]
-    assert model.requests[-1].headers["x-penstock-parent-id"] == program
-    heard.until(lambda: bool(heard.of(ProgramArrived, program_id=f"{program}/title")), "announcement of the title")
-    (announced, *_) = heard.of(ProgramArrived, program_id=f"{program}/title")
-    assert (announced.parent_id, announced.aside) == (program, True)
-
-
 def test_an_attempt_that_fails_is_made_again_under_the_same_name(
     openhands: ImportedOnce, nats_server: Any, heard: Heard, told: dict[str, Any]
 ) -> None:
@@ -297,7 +274,7 @@ def agent_server(agent_python: str, nats_server: Any, tmp_path: Path) -> Iterato
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(lambda: answers(f"{url}/health"), f"agent server; its log: {log}")
+        until(lambda: answers(f"{url}/health"), f"agent server; its log: {log}")
         yield url
     except AssertionError as error:
         raise AssertionError(f"{error}\n{log.read_text()[-4000:]}") from None

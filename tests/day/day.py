@@ -1,10 +1,11 @@
 """A day of a node as it is: six kinds of client at once, beside the same load by clients that say all.
 
 A plain client with a session id, Claude Code with its hooks (real processes: tools of minutes, a person's
-permission, a task in the background at ``Stop``), Codex' headers, a voice agent and an image agent with much in
-their bodies, and a health checker without a name. They compact, ask for titles by the same id, and hang up in
-mid-stream. The daemon, its NATS and the engine double are real processes; the double stands for a text engine, to
-which a recording costs nothing beside its words. A real engine's model knows text alone, and refuses what is not.
+permission, a task in the background at ``Stop``), Codex with its headers, requests and items, a voice agent and an
+image agent with much in their bodies, and a health checker without a name. They compact and ask for titles by the
+same id; each runs out of patience, is refused, hangs up and gets an error in mid-stream once. The daemon, its NATS
+and the engine double are real processes; the double stands for a text engine, to which a recording costs nothing
+beside its words. A real engine's model knows text alone, and refuses what is not.
 """
 
 import asyncio
@@ -25,22 +26,25 @@ from typing import Any
 import aiohttp
 import nats
 from support.daemon_process import NODE
+from support.real_engine import RealEngine
 from support.whole_loop import Loop
 
-from controlplane.core.commands import Discard, Pause
+from controlplane.core.model.commands import Discard, Pause
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.transport.endpoint import resolve_url
+from controlplane.transport.roles import BusRole
+from controlplane.transport.subjects import command_subject
 from controlplane.wire.codec import decode_commands
-from controlplane.wire.endpoint import resolve_url
-from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import command_subject
 
-from .real_engine import RealEngine
+from .apis import CHAT, MADE_CALLS, OUTPUTS, RESPONSES, Api
 
 DOUBLE = "double"
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = ROOT / "engine_hooks" / "tools" / "claude_code.py"
 TURNS = 6
 MB = 1_000_000
+REFUSED, TIMED_OUT, LEFT, FAILED = "refused", "timed out", "hung up", "failed in mid-stream"
+MISHAPS = {1: TIMED_OUT, 2: REFUSED, 3: LEFT, 4: FAILED}  # before the turn of that number
 CPU_SIZE = 24  # on a CPU, prompts and replies are so much shorter
 _DOUBLE_TOKENS_PER_WORD = 64
 
@@ -67,6 +71,7 @@ class Day:
     kinds: dict[str, Kind] = field(default_factory=lambda: defaultdict(Kind))
     live: set[str] = field(default_factory=set)
     given_away: Counter[str] = field(default_factory=Counter)
+    mishaps: Counter[tuple[str, str]] = field(default_factory=Counter)  # by kind of client, and what
     reporter: ToolReporter | None = None
     http: aiohttp.ClientSession | None = None
 
@@ -91,12 +96,7 @@ class Day:
             checking = asyncio.ensure_future(self._check_health())
             rng = random.Random(self.seed)
             runs = [
-                self._program(
-                    kind,
-                    f"{kind}-{number}",
-                    rng.uniform(0, self.arrive_s),
-                    random.Random(f"{self.seed}{kind}{number}"),
-                )
+                self._program(kind, f"{kind}-{number}", rng.uniform(0, self.arrive_s))
                 for number in range(programs)
                 for kind in CLIENTS
             ]
@@ -114,45 +114,22 @@ class Day:
                 self.given_away[f"{type(command).__name__} of {root}: {command.reason}"] += 1
 
     async def _check_health(self) -> None:
+        checker = Client(self, "health check", "", random.Random())
         while True:
-            await self.ask("health check", "", [{"role": "user", "content": "ping"}], output_tokens=1)
+            await checker.ask([CHAT.user("ping")], output_tokens=1)
             await self.wait(10)
 
-    async def _program(self, kind: str, name: str, begins_s: float, rng: random.Random) -> None:
+    async def _program(self, kind: str, name: str, begins_s: float) -> None:
         await self.wait(begins_s)
-        began_s, turns = self.now_s(), 0
+        began_s, client = self.now_s(), Client(self, kind, name, random.Random(f"{self.seed}{name}"))
         self.live.add(name)
         try:
-            turns = await CLIENTS[kind](Client(self, kind, name, rng))
+            await CLIENTS[kind](client)
         except (aiohttp.ClientError, TimeoutError, AssertionError, KeyError) as error:
             self.kinds[kind].failures.append(f"{name}: {error!r:.200}")
         self.live.discard(name)
-        self.kinds[kind].ended += turns == TURNS
+        self.kinds[kind].ended += client.turns == TURNS
         self.kinds[kind].completions_s.append(self.now_s() - began_s)
-
-    async def ask(
-        self, kind: str, name: str, messages: list[Any], *, headers: str = "x-session-id", output_tokens: int = 2000
-    ) -> str:
-        """One turn; its hold is noted in the engine's seconds."""
-        assert self.http is not None
-        body = {"model": self.model or "m", "messages": messages, "max_tokens": self.tokens(output_tokens)}
-        url, named = f"{self.loop.url}/v1/chat/completions", {headers: name} if name else {}
-        sent = io.BytesIO(json.dumps(body).encode())
-        async with self.http.post(
-            url, data=sent, headers={"content-type": "application/json", **named}
-        ) as response:
-            reply = await response.json()
-            assert response.status == 200, f"{response.status}: {reply}"
-            self.kinds[kind].holds_s.append(int(response.headers["x-penstock-hold-ms"]) / 1000)
-            return str(reply["choices"][0]["message"]["content"])
-
-    async def hang_up(self, name: str, messages: list[Any], headers: str) -> None:
-        """Ask for a stream and leave once its first words have come."""
-        assert self.http is not None
-        tokens = self.tokens(5000)
-        body = {"model": self.model or "m", "messages": messages, "max_tokens": tokens, "stream": True}
-        async with self.http.post(f"{self.loop.url}/v1/chat/completions", json=body, headers={headers: name}) as it:
-            await it.content.read(200)
 
 
 @dataclass
@@ -163,8 +140,11 @@ class Client:
     kind: str
     name: str
     rng: random.Random
-    headers: str = "x-session-id"
+    headers: Sequence[str] = ("x-session-id",)  # that name it
+    api: Api = CHAT
     messages: list[Any] = field(default_factory=list)
+    turns: int = 0
+    was_cut: bool = False  # the last reply
 
     def words(self, count: int) -> str:
         if self.day.model:  # a word is a token or two
@@ -174,24 +154,66 @@ class Client:
             )
         return " ".join(f"{self.name}w{self.rng.randrange(10_000)}" for _ in range(count))
 
+    def request(self, messages: list[Any], output_tokens: int, **more: Any) -> dict[str, Any]:
+        """What the HTTP client is to send."""
+        limit = {self.api.limit: self.day.tokens(output_tokens)}
+        body = {"model": self.day.model or "m", self.api.within: messages, **self.api.more, **limit, **more}
+        if self.day.tells_all:
+            body.pop("include", None)  # reasoning comes in clear
+        data, named = io.BytesIO(json.dumps(body).encode()), {each: self.name for each in self.headers if self.name}
+        headers = {"content-type": "application/json", **named}
+        return {"url": f"{self.day.loop.url}{self.api.path}", "data": data, "headers": headers}
+
+    async def ask(self, messages: list[Any], *, output_tokens: int = 2000) -> list[Any]:
+        """One turn; its hold is noted in the engine's seconds."""
+        assert self.day.http is not None
+        async with self.day.http.post(**self.request(messages, output_tokens)) as response:
+            text = await response.text()
+            assert response.status == 200, f"{response.status}: {text:.200}"
+            self.was_cut = "response.incomplete" in text
+            self.day.kinds[self.kind].holds_s.append(int(response.headers["x-penstock-hold-ms"]) / 1000)
+        return self.api.read(text)
+
     async def turn(self, content: Any = None) -> None:
-        self.messages.append({"role": "user", "content": content or self.words(self.rng.randint(10, 60))})
-        reply = await self.day.ask(self.kind, self.name, self.messages, headers=self.headers)
-        self.messages.append({"role": "assistant", "content": reply})
+        if not (self.messages and self.messages[-1].get("type", "").endswith("_output")):
+            self.messages.append(self.api.user(content or self.words(self.rng.randint(10, 60))))
+        if mishap := MISHAPS.get(self.turns):
+            await self.fall(mishap)
+        self.turns += 1
+        self.messages += await self.ask(self.messages)
+        if self.turns == TURNS:  # nothing follows
+            self.day.live.discard(self.name)
+
+    async def fall(self, mishap: str) -> None:
+        """Ask, and get no answer; the client asks again then."""
+        assert self.day.http is not None
+        name = f"{self.name}-{self.turns}"
+        more = {self.api.limit: -1} if mishap == REFUSED else {}
+        request = self.request(self.messages, 5000, stream=True, rid=name, request_id=name, **more)
+        patience_s = 1 / self.day.loop.time_scale if mishap == TIMED_OUT else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s), self.day.http.post(**request) as response:
+                begun = await response.content.read(-1 if mishap == REFUSED else 200)
+                assert b"error" in begun if mishap == REFUSED else response.status == 200, f"{mishap}: {begun!r}"
+                if mishap == FAILED:
+                    url = f"{self.day.loop.url}/abort_request"
+                    async with self.day.http.post(url, json={"rid": name}) as asked:
+                        mishap = FAILED if asked.status == 200 else LEFT  # vLLM cannot be asked
+                        await response.content.read(-1 if mishap == FAILED else 0)
+        self.day.mishaps[self.kind, mishap] += 1
 
     async def is_refused(self, content: Any) -> None:
         """What the model does not know is no turn; the client goes on with text."""
-        asked = [*self.messages, {"role": "user", "content": content}]
         with contextlib.suppress(AssertionError):
-            await self.day.ask(self.kind, self.name, asked, headers=self.headers, output_tokens=1)
+            await self.ask([*self.messages, self.api.user(content)], output_tokens=1)
 
     async def title(self) -> None:
         """By the conversation's own id, with another system prompt."""
-        asked = [{"role": "system", "content": "Give a title."}, {"role": "user", "content": self.words(5)}]
-        await self.day.ask(self.kind, self.name, asked, headers=self.headers, output_tokens=64)
+        system = {"role": "system", "content": "Give a title."}
+        await self.ask([system, self.api.user(self.words(5))], output_tokens=64)
 
     def compact(self) -> None:
-        self.messages = [self.messages[0], {"role": "user", "content": self.words(20)}]
+        self.messages = [self.messages[0], self.api.user(self.words(20))]
 
     async def tool(self, tool: str, takes_s: float, permission_s: float = 0.0) -> None:
         """Nobody hears of it, but from those who tell all."""
@@ -216,21 +238,18 @@ class Client:
         assert process.returncode == 0
 
 
-async def plain(client: Client) -> int:
+async def plain(client: Client) -> None:
     for turn in range(TURNS):
         await client.turn()
         if turn == 1:
             await client.title()
         if turn == 3:
             client.compact()
-        if turn == 4:
-            await client.day.hang_up(client.name, client.messages, client.headers)
         await client.tool("bash", client.rng.uniform(1, 20))
-    return TURNS
 
 
-async def claude_code(client: Client) -> int:
-    client.headers = "x-claude-code-session-id"
+async def claude_code(client: Client) -> None:
+    client.headers = ("x-claude-code-session-id",)
     await client.hook("SessionStart", source="startup")
     for turn in range(TURNS):
         await client.turn()
@@ -247,21 +266,25 @@ async def claude_code(client: Client) -> int:
             await client.hook("UserPromptSubmit", prompt="go on")
     client.day.live.discard(client.name)
     await client.hook("SessionEnd", reason="exit")
-    return TURNS
 
 
-async def codex(client: Client) -> int:
-    client.headers = "session-id"
+async def codex(client: Client) -> None:
+    client.headers, client.api = ("session-id", "thread-id", "x-client-request-id"), RESPONSES
     for turn in range(TURNS):
         await client.turn()
-        if turn == 2:
+        if client.was_cut:  # a model that cannot call goes on until it is cut: as if it were within one
+            client.messages.append({**MADE_CALLS[turn % 2], "call_id": f"call_{turn}"})
+        call = client.messages[-1]
+        if call["type"] in OUTPUTS:
+            await client.tool(call["type"], client.rng.uniform(0.5, 5))
+            answer = {"type": OUTPUTS[call["type"]], "call_id": call["call_id"]}
+            client.messages.append({**answer, "output": client.words(client.rng.randint(10, 60))})
+        if turn == 3:
             client.compact()
-        await client.tool("apply_patch", client.rng.uniform(0.5, 5))
-    return TURNS
 
 
-def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Client], Coroutine[Any, Any, int]]:
-    async def run(client: Client) -> int:
+def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Client], Coroutine[Any, Any, None]]:
+    async def run(client: Client) -> None:
         for turn in range(TURNS):
             text = {"type": "text", "text": client.words(30)}
             medium = part(base64.b64encode(client.rng.randbytes(size)).decode())
@@ -270,12 +293,11 @@ def with_media(part: Callable[[str], dict[str, Any]], size: int) -> Callable[[Cl
             alone = client.day.tells_all or client.day.model
             await client.turn([text] if alone else [text, medium])
             await client.tool("wait", client.rng.uniform(2, 15))
-        return TURNS
 
     return run
 
 
-CLIENTS: dict[str, Callable[[Client], Coroutine[Any, Any, int]]] = {
+CLIENTS: dict[str, Callable[[Client], Coroutine[Any, Any, None]]] = {
     "plain": plain,
     "Claude Code": claude_code,
     "Codex": codex,
@@ -308,11 +330,14 @@ def play(
             if engine == DOUBLE:
                 loop = Loop(at, "penstock", pool_tokens=60_000, time_scale=time_scale)
             else:
-                loop = RealEngine(at, engine)
+                config = at / "penstock.toml"
+                config.write_text(
+                    "[host]\ncpus = 64\nelsewhere = true\n"
+                )  # what runs beside is no part of the load
+                loop = RealEngine(at, engine, daemon=("--config", str(config)))
             played.append(Day(loop, seed, tells_all, arrive_s))
+            played[-1].model = getattr(loop, "model", "")
             loop.start()
-            if isinstance(loop, RealEngine):
-                played[-1].model = loop.model
 
         async def run() -> None:
             await asyncio.gather(*(day.run(programs) for day in played))
@@ -340,6 +365,7 @@ def table(day: Day, control: Day) -> str:
     means = [statistics.mean(h for k in each.kinds.values() for h in k.holds_s) for each in (day, control)]
     jcts = [statistics.mean(c for k in each.kinds.values() for c in k.completions_s) for each in (day, control)]
     lines.append(f"all: hold {means[0]:.2f} s, the control's {means[1]:.2f} s; JCT {jcts[0] / jcts[1]:.2f} of it")
+    lines.append(f"mishaps: {dict(Counter(what for _, what in day.mishaps.elements()))}")
     lines += [f"given away: {what} ({count})" for what, count in day.given_away.items()]
     lines += [f"failed: {what}" for kind in day.kinds.values() for what in kind.failures]
     return "\n".join(lines)

@@ -10,7 +10,7 @@ import pytest
 from support.daemon_process import NODE
 from support.whole_loop import Loop, serving
 
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
 from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 from controlplane.operate.tree import critical_path, tree
 from controlplane.wire.decisions import DecisionRecord, RunRecord, log_path, read_decisions

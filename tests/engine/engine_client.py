@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 from support.daemon_process import eventually
 
-REQUEST_TIMEOUT_S = 120.0
-MODE_TIMEOUT_S = 150.0
+REQUEST_TIMEOUT_S = 300.0
+MODE_TIMEOUT_S = 300.0
 LOOK_S = 0.05  # at a page of the engine, which is work for it
-FLUSH_TIMEOUT_S = 60.0
+FLUSH_TIMEOUT_S = 240.0
 
 Messages = list[dict[str, str]]
 

@@ -6,7 +6,7 @@ import json
 import time
 import tomllib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,12 @@ from engine_server import EngineServer
 from support.daemon_process import DaemonProcess, eventually
 
 from controlplane.config import parse
-from controlplane.core.commands import (
-    Command,
-    Demote,
-    Discard,
-    Label,
-    Pause,
-    Prefetch,
-    ProgramCommand,
-    Release,
-    Retain,
-)
-from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.events import CommandApplied, CommandRejected, Event, HostSampled, PoolSampled
-from controlplane.core.types import seconds
-from controlplane.wire.codec import decode_commands, decode_events, encode_commands, encode_events
-from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import Endpoint, endpoint_path, write_endpoint
-from controlplane.wire.subjects import (
+from controlplane.core.model.commands import Command, Pause, ProgramCommand, Release
+from controlplane.core.model.events import CommandApplied, CommandRejected, Event, HostSampled, PoolSampled
+from controlplane.core.policies.engine_policies import EnginePolicies
+from controlplane.transport.delivery import delivered
+from controlplane.transport.endpoint import Endpoint, endpoint_path, write_endpoint
+from controlplane.transport.subjects import (
     all_events_subject,
     command_subject,
     event_subject,
@@ -43,31 +31,35 @@ from controlplane.wire.subjects import (
     status_subject,
     stream_name,
 )
+from controlplane.wire.codec import decode_commands, decode_events, encode_commands, encode_events
 
 NODE = "engine-test"
-TIMEOUT_S = 150.0  # far more than is needed: the machine may be busy
+FCFS = 'preset = "fcfs"\n'
+WINDOW_OF_ONE = FCFS + "[admission]\nwindow = 1\n"
+TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 _LAST_WORDS_S = 10.0
 _FIRST_COMMAND_ID = 1_000_000  # far from a daemon's own
 
 
 class Bus:
-    """A nats-server that the engine's plugin is told of while this is open, and its daemons.
+    """A nats-server that engines are told of while this is open, and its daemons.
 
     :param server: the ``nats_server`` fixture's.
-    :param state_dir: where the engine looks for the endpoint file.
     """
 
-    def __init__(self, server: Any, state_dir: Path, folder: Path) -> None:
+    def __init__(self, server: Any, folder: Path) -> None:
         self.server = server
-        self._state_dir = state_dir
         self._folder = folder
         self._daemons: list[DaemonProcess] = []
+        self._told: set[Path] = set()
 
-    def announce(self) -> None:
-        """Tell the plugin where the server is."""
-        write_endpoint(NODE, Endpoint(url=self.server.url, pid=self.server.pid), self._state_dir)
+    def announce(self, *engines: EngineServer) -> None:
+        """Tell these engines' plugins where the server is; without any, those that were told before."""
+        self._told |= {engine.folder for engine in engines}
+        for folder in self._told:
+            write_endpoint(NODE, Endpoint(url=self.server.url, pid=self.server.pid), folder)
 
-    def daemon(self, config: str = 'preset = "fcfs"\n', *more: str) -> DaemonProcess:
+    def daemon(self, config: str = FCFS, *more: str) -> DaemonProcess:
         """A daemon with this configuration, started; ``more``: of its command line."""
         config_path = self._folder / f"penstock-{len(self._daemons)}.toml"
         config_path.write_text(config)
@@ -78,17 +70,10 @@ class Bus:
         return daemon
 
     def close(self) -> None:
-        endpoint_path(NODE, self._state_dir).unlink(missing_ok=True)
+        for folder in self._told:
+            endpoint_path(NODE, folder).unlink(missing_ok=True)
         for daemon in self._daemons:
             daemon.clean_up()
-
-
-def opened(bus: Bus) -> Iterator[Bus]:
-    """The bus, for as long as a fixture lives."""
-    try:
-        yield bus
-    finally:
-        bus.close()
 
 
 async def policies_told(engine: EngineServer, config: str) -> None:
@@ -173,17 +158,6 @@ class Scene(EngineClient):
                 f"no {kind.__name__} {fields} among {len(self.events)}; the last:\n{known}"
             ) from None
 
-    async def until_done(self, kind: type[ProgramCommand], program_id: str) -> CommandApplied:
-        """The word of the engine or its gate that a command of that kind about the program took effect."""
-
-        def is_answer(applied: CommandApplied) -> bool:
-            # the id alone is not enough: each daemon counts from 1, and the stream holds answers to earlier ones
-            asked = (command for command in self.commands if type(command) is kind)
-            return any((one.command_id, one.program_id) == (applied.command_id, program_id) for one in asked)
-
-        applied: CommandApplied = await self.until(CommandApplied, program_id=program_id, where=is_answer)
-        return applied
-
     async def until_said(self, kind: type[ProgramCommand], program_id: str, after: int = 0) -> Any:
         """The daemon's first command of that kind about the program, behind its first ``after`` commands."""
 
@@ -215,6 +189,23 @@ class Scene(EngineClient):
         await self._client.publish(command_subject(NODE), encode_commands(numbered))
         await delivered(self._client)
         return [command.command_id for command in numbered]
+
+    async def obeyed(self, *commands: Command) -> CommandApplied:
+        """Send commands; the last one's answer, once all are obeyed."""
+        answers = [await self.answer(command_id) for command_id in await self.say(*commands)]
+        assert all(isinstance(answer, CommandApplied) for answer in answers), answers
+        return answers[-1]
+
+    async def answer(self, command_id: int) -> Any:
+        """The first word that a command was applied, or was rejected."""
+
+        async def look() -> Event | None:
+            both = self.heard(CommandApplied, command_id=command_id) + self.heard(
+                CommandRejected, command_id=command_id
+            )
+            return next(iter(both), None)
+
+        return await eventually(look, what=f"answer to command {command_id}", timeout_s=TIMEOUT_S, every_s=LOOK_S)
 
     async def publish(self, event: Event) -> None:
         """Send an event as a tool runtime does."""
@@ -249,16 +240,18 @@ def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
 
 
-def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus) -> None:
+def play(
+    story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus, config: str = ""
+) -> None:
     """Tell the plugin of the bus and run ``story`` once both its processes are on it.
 
-    A daemon must have been started: it governs the gate then.
+    A daemon with ``config``, or one that was started before, governs the gate then.
     """
 
     async def main() -> None:
         async with scene_of(engine, bus) as scene:
             before = await scene.boot_id()
-            bus.announce()
+            bus.announce(engine)
             await scene.governed_anew(before)
             # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
             own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
@@ -270,6 +263,8 @@ def play(story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServ
         failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
         assert failed == [], "an exception in a hook is caught, and is a fault all the same"
 
+    if config:
+        bus.daemon(config)
     asyncio.run(main())
 
 
@@ -298,20 +293,3 @@ def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer)
             await story(EngineClient(engine.url, http))
 
     asyncio.run(main())
-
-
-async def refuses_to_move(scene: Scene, known: str, why: str) -> None:
-    """Commands that this engine cannot obey, or that name a program it never saw, are rejected with the reason."""
-    demote, prefetch, label, unknown, nothing = await scene.say(
-        Demote(program_id=known),
-        Prefetch(program_id=known),
-        Label(program_id=known, label="busy"),
-        Retain(program_id="never-seen", ttl_ns=seconds(1)),
-        Discard(program_id="never-seen"),
-    )
-    for command_id in (demote, prefetch):
-        reason = (await scene.until(CommandRejected, command_id=command_id)).reason
-        assert reason == why
-    assert await scene.until(CommandApplied, command_id=label)
-    for command_id in (unknown, nothing):
-        assert (await scene.until(CommandRejected, command_id=command_id)).reason

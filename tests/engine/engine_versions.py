@@ -1,16 +1,15 @@
-"""Which engines the engine tests run on: ``make test-engine ENGINES="0.5.21 0.5.17"``, ``make test-engine-vllm``.
+"""Which engines a run of the engine tests is about, and which of its tests each of them has.
 
-A version without a name before it is SGLang's. All tests run on the first; those of ``on_every_version`` on each.
-If the first is vLLM's, only those of ``every_engine`` and ``vllm_only`` run.
+``PENSTOCK_TEST_ENGINES`` names an engine, for every version of it that is tested in each run, or single versions.
+All tests run on the first version; those of ``on_every_version`` on each. A test without ``on`` is every engine's.
 """
 
 import os
 
 import pytest
+from engine_kinds import SGLANG, kind_of, versions_of
 
-ENGINES = os.environ.get("PENSTOCK_TEST_ENGINES", "0.5.21 0.5.17").split()
-
-VLLM = "vllm-"
-every_engine = pytest.mark.every_engine  # what holds of SGLang holds of vLLM
-vllm_only = pytest.mark.vllm_only
+ENGINES = versions_of(os.environ.get("PENSTOCK_TEST_ENGINES", SGLANG))
+KIND = kind_of(ENGINES[0])
+on = pytest.mark.engines
 on_every_version = pytest.mark.parametrize("engine_version", ENGINES, indirect=True)

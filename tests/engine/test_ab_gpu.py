@@ -1,11 +1,11 @@
-"""What the A/B would start engines with on a GPU is what their own parsers know; test_ab_smoke.py has its smoke."""
+"""What the A/B would start engines with on a GPU is what their own parsers know."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 from engine_server import ROOT
-from engine_versions import VLLM, every_engine
+from engine_versions import KIND as TESTED
 
 sys.path.insert(0, str(ROOT / "bench"))
 
@@ -34,11 +34,8 @@ make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
 }
 
 
-@every_engine
-def test_an_engine_knows_what_it_would_be_started_with_on_a_gpu(
-    engine_env: Path, engine_version: str, tmp_path: Path
-) -> None:
-    kind = KINDS["vllm" if engine_version.startswith(VLLM) else "sglang"]
+def test_an_engine_knows_what_it_would_be_started_with_on_a_gpu(engine_env: Path, tmp_path: Path) -> None:
+    kind = KINDS[TESTED.name]
     shape = ON_A_GPU.on(kind.name, "").engine
     flags = parse_system("priority", kind).flags if kind.priorities else ()
     server = shape.server(

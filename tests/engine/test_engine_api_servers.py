@@ -3,23 +3,22 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_load import PROMPT_TOKENS
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play
-from engine_server import ROOT, STARTUP
-from engine_versions import vllm_only
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_server import ROOT, STARTUP, EngineServer, Launch
+from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
 from vllm_server import VllmServer
 
-from controlplane.core.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
+from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
 
 SERVERS, WINDOW, PROGRAMS, TURNS = 2, 2, 8, 4
 NAME = Path(__file__).parent / "vllm_name"
 
-pytestmark = vllm_only
+pytestmark = on("vllm")
 
 
 class ServeCommand(VllmServer):
@@ -32,37 +31,10 @@ class ServeCommand(VllmServer):
 
 
 @pytest.fixture(scope="module")
-def servers_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("servers-state")
-
-
-@pytest.fixture(scope="module")
-def servers(
-    engine_env: Path, tiny_model: Path, servers_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VllmServer]:
+def servers(launch: Launch) -> Iterator[EngineServer]:
     """The engine with two API servers and the plugin."""
-    server = ServeCommand(
-        tmp_path_factory.mktemp("servers"),
-        environment=engine_env,
-        model=tiny_model,
-        plugins=("penstock",),
-        variables={
-            "PENSTOCK_NODE": NODE,
-            "PENSTOCK_STATE_DIR": str(servers_state_dir),
-            "PYTHONPATH": f"{ROOT}:{STARTUP}:{NAME}",
-        },
-        arguments=("--api-server-count", str(SERVERS)),
-    )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
-
-
-@pytest.fixture
-def servers_bus(nats_server: Any, servers_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    yield from opened(Bus(nats_server, servers_state_dir, tmp_path))
+    path = {"PYTHONPATH": f"{ROOT}:{STARTUP}:{NAME}"}
+    yield from launch("servers", "--api-server-count", str(SERVERS), variables=path, server_class=ServeCommand)
 
 
 async def all_governed(scene: Scene) -> list[str]:
@@ -90,7 +62,7 @@ def most_at_once(scene: Scene) -> int:
     return most
 
 
-def test_the_daemon_admits_programs_over_all_of_them(servers: VllmServer, servers_bus: Bus) -> None:
+def test_the_daemon_admits_programs_over_all_of_them(servers: EngineServer, bus: Bus) -> None:
     async def program(scene: Scene, name: str, seed: int) -> None:
         messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
         for turn in range(TURNS):
@@ -112,5 +84,4 @@ def test_the_daemon_admits_programs_over_all_of_them(servers: VllmServer, server
         again = len({event.turn_id for event in asked}) - PROGRAMS
         assert 0 <= again <= PROGRAMS * (TURNS - 1) // 4
 
-    servers_bus.daemon(f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')
-    play(story, servers, servers_bus)
+    play(story, servers, bus, f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from engine_server import POOL_TOKENS, EngineServer
-from engine_versions import on_every_version
+from engine_versions import on
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 from controlplane.lab.calibrate.measure import Plan, measure
 from controlplane.lab.calibrate.profile import fit, to_profile
 
@@ -23,7 +23,7 @@ SMALL = Plan(
 )
 
 
-@on_every_version
+@on("sglang")
 def test_the_engine_says_what_it_is_and_how_long_it_takes(stock_engine: EngineServer) -> None:
     told: list[str] = []
     measured = measure(stock_engine.url, SMALL, told.append)
@@ -38,6 +38,7 @@ def test_the_engine_says_what_it_is_and_how_long_it_takes(stock_engine: EngineSe
     assert profile.source.startswith(f"SGLang {measured.engine.version}")
 
 
+@on("sglang")
 def test_the_command_writes_a_profile_that_simulates(stock_engine: EngineServer, tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
     ran = CliRunner().invoke(app, ["calibrate", stock_engine.url, "-o", str(out), "--repetitions", "1"])

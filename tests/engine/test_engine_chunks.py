@@ -1,21 +1,26 @@
-"""Smaller chunks change when a turn is computed, never what it answers: many turns at once in too small a pool."""
+"""Smaller chunks change when a turn is computed, never what it answers: many turns at once in too small a pool.
+
+The engine has chunks that most prompts exceed. It never sleeps, as SGLang does without a flag; and last of all it
+is the second engine on a node.
+"""
 
 import asyncio
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from engine_client import Reply
-from engine_load import first_turn
-from engine_scene import NODE, Bus, Scene, opened, play, policies_told
-from engine_server import EngineServer, serving
+from engine_client import EngineClient, Reply
+from engine_load import decoding, first_turn, obeys_and_ends_pins_at_once
+from engine_scene import FCFS, NODE, Bus, Scene, play, policies_told
+from engine_server import EngineServer, Launch
+from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.events import FirstToken, TurnEnded, TurnSubmitted
+from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted, place_of
+
+pytestmark = on("sglang")
 
 CHUNK_TOKENS = 512
 MARS_ENGINE = 'preset = "fcfs"\n[priority]\npolicy = "mlfq"\n[memory]\npolicy = "opportunistic"\n'
@@ -26,32 +31,11 @@ ALONE_TOKENS = 8  # some of which are no words
 
 
 @pytest.fixture(scope="module")
-def chunk_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("state")
+def chunk_engine(launch: Launch) -> Iterator[EngineServer]:
+    yield from launch("chunks", "--chunked-prefill-size", str(CHUNK_TOKENS), sleeps=False)
 
 
-@pytest.fixture(scope="module")
-def chunk_engine(
-    engine_env: Path, tiny_model: Path, chunk_state_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineServer]:
-    """SGLang with the plugin, and chunks that most prompts here exceed."""
-    server = EngineServer(
-        tmp_path_factory.mktemp("chunks"),
-        environment=engine_env,
-        model=tiny_model,
-        plugins=("penstock",),
-        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(chunk_state_dir)},
-        arguments=("--chunked-prefill-size", str(CHUNK_TOKENS)),
-    )
-    yield from serving(server)
-
-
-@pytest.fixture
-def chunk_bus(nats_server: Any, chunk_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    yield from opened(Bus(nats_server, chunk_state_dir, tmp_path))
-
-
-def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, chunk_bus: Bus) -> None:
+def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, bus: Bus) -> None:
     """Long outputs fill the pool, so that prefills begin in part, wait, and have others overtake them."""
     draw = random.Random(5)
     sizes = [
@@ -84,12 +68,11 @@ def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, ch
         ]
         assert not wrong
 
-    chunk_bus.daemon(MARS_ENGINE)
-    play(story, chunk_engine, chunk_bus)
+    play(story, chunk_engine, bus, MARS_ENGINE)
 
 
 def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_parts(
-    chunk_engine: EngineServer, chunk_bus: Bus
+    chunk_engine: EngineServer, bus: Bus
 ) -> None:
     """The second is too large to fit beside it, and is first asked about when nothing decodes yet."""
 
@@ -104,13 +87,10 @@ def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_par
         ended = await scene.until(TurnEnded, program_id="first")
         assert (ended.ok, ended.output_tokens) == (True, 200)
 
-    chunk_bus.daemon(MARS_ENGINE)
-    play(story, chunk_engine, chunk_bus)
+    play(story, chunk_engine, bus, MARS_ENGINE)
 
 
-def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
-    chunk_engine: EngineServer, chunk_bus: Bus
-) -> None:
+def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(chunk_engine: EngineServer, bus: Bus) -> None:
     """It found no room to go on, and small turns are prefilled meanwhile."""
 
     async def story(scene: Scene) -> None:
@@ -118,8 +98,7 @@ def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
         await scene.flush()
         for number in range(3):
             await first_turn(scene, f"waited-for-{number}", seed=950 + number)
-        holding = asyncio.ensure_future(scene.chat("holds", words(960, 600), output_tokens=1400))
-        await scene.until(FirstToken, program_id="holds")
+        holding = await decoding(scene, "holds", 960, 600, 1400)
         said = len(chunk_engine.log)
         large = asyncio.ensure_future(scene.chat("large", words(961, 2700)))
 
@@ -140,5 +119,38 @@ def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
         alone = await scene.chat("alone", words(961, 2700))
         assert replies[1].text == alone.text
 
-    chunk_bus.daemon(MARS_ENGINE)
-    play(story, chunk_engine, chunk_bus)
+    play(story, chunk_engine, bus, MARS_ENGINE)
+
+
+def test_an_engine_that_never_sleeps_obeys_and_lets_go_at_once(chunk_engine: EngineServer, bus: Bus) -> None:
+    play(lambda scene: obeys_and_ends_pins_at_once(scene, seed=990), chunk_engine, bus, FCFS)
+
+
+def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
+    plugin_engine: EngineServer, chunk_engine: EngineServer, bus: Bus
+) -> None:
+    """A rolling restart, or two engines on a host: the newcomer takes nothing from who is there."""
+
+    async def turns(client: EngineClient, label: str) -> None:
+        for _ in range(2):
+            names = [f"{label}-{number}" for number in range(3)]
+            replies = await asyncio.gather(*(client.chat(name, f"{name} says it") for name in names))
+            assert [reply.status for reply in replies] == [200] * 3
+
+    async def story(scene: Scene) -> None:
+        other = EngineClient(chunk_engine.url, scene._http)
+        before = await other.boot_id()
+        bus.announce(chunk_engine)
+        await other.governed_anew(before)
+        places = {label: f"{NODE}/engine-{engine.port}" for label, engine in engines.items()}
+        for place in places.values():
+            await scene.until(PoolSampled, where=lambda event, place=place: place_of(event.publisher) == place)
+        await asyncio.gather(turns(scene, "at-first"), turns(other, "at-second"))
+        for label, place in places.items():
+            ended = [await scene.until(TurnEnded, program_id=f"{label}-{number}") for number in range(3)]
+            assert {place_of(each.publisher) for each in ended} == {place}
+        await asyncio.to_thread(chunk_engine.kill)
+        await turns(scene, "after")
+
+    engines = {"at-first": plugin_engine, "at-second": chunk_engine}
+    play(story, plugin_engine, bus, 'preset = "mars"\n')

@@ -4,62 +4,29 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_client import EngineClient, Messages
-from engine_load import PROMPT_TOKENS, first_turn, next_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play
-from engine_server import EngineServer
-from engine_versions import every_engine
+from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_server import EngineServer, Launch
+from engine_versions import KIND
 from support.daemon_process import eventually
 from tiny_model import words
-from vllm_server import VllmServer
 
-from controlplane.core.commands import Place, Retain
-from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled, TurnEnded, place_of
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Place, Retain
+from controlplane.core.model.events import CommandApplied, CommandRejected, PoolSampled, TurnEnded, place_of
+from controlplane.core.model.types import seconds
 
 RANKS, PROGRAMS, TURNS = 2, 6, 4
+OPTION = {"sglang": "--dp-size", "vllm": "--data-parallel-size"}
 ONE_CORE_EACH = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}  # without it SGLang looks for NUMA nodes
 
-pytestmark = every_engine
-
 
 @pytest.fixture(scope="module")
-def ranks_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ranks-state")
-
-
-@pytest.fixture(scope="module")
-def ranks(
-    engine_class: type[EngineServer],
-    engine_env: Path,
-    tiny_model: Path,
-    ranks_state_dir: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[EngineServer]:
+def ranks(launch: Launch) -> Iterator[EngineServer]:
     """The engine with two ranks and the plugin."""
-    option = "--data-parallel-size" if engine_class is VllmServer else "--dp-size"
-    server = engine_class(
-        tmp_path_factory.mktemp("ranks"),
-        environment=engine_env,
-        model=tiny_model,
-        plugins=("penstock",),
-        variables={"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(ranks_state_dir), **ONE_CORE_EACH},
-        arguments=(option, str(RANKS)),
-    )
-    try:
-        server.start().wait_ready()
-        yield server
-    finally:
-        server.kill()
-
-
-@pytest.fixture
-def ranks_bus(nats_server: Any, ranks_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    yield from opened(Bus(nats_server, ranks_state_dir, tmp_path))
+    yield from launch("ranks", OPTION[KIND.name], str(RANKS), variables=ONE_CORE_EACH)
 
 
 def places(server: EngineServer) -> list[str]:
@@ -101,7 +68,7 @@ def moved(ran: dict[str, list[str]]) -> tuple[int, int]:
     return sum(one != other for one, other in pairs), len(pairs)
 
 
-def test_each_rank_tells_in_its_own_name(ranks: EngineServer, ranks_bus: Bus) -> None:
+def test_programs_stay_on_the_rank_that_has_their_context(ranks: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         await heard_both(scene, ranks)
 
@@ -112,31 +79,19 @@ def test_each_rank_tells_in_its_own_name(ranks: EngineServer, ranks_bus: Bus) ->
             return all(told["emitter"]["connected"] for told in health["schedulers"].values())
 
         await eventually(connected, what="ranks that are on the bus", timeout_s=TIMEOUT_S)
-        samples = {place_of(event.publisher): event for event in scene.heard(PoolSampled)}
-        assert {samples[place].total_blocks * scene.block_tokens for place in places(ranks)} == {ranks.pool_tokens}
-
-    ranks_bus.daemon()
-    play(story, ranks, ranks_bus)
-
-
-@pytest.mark.parametrize("preset", ["penstock", "mars"])
-def test_programs_stay_on_the_rank_that_has_their_context(preset: str, ranks: EngineServer, ranks_bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        await heard_both(scene, ranks)
-        names = [f"stays-{preset}-{number}" for number in range(PROGRAMS)]
+        names = [f"stays-{number}" for number in range(PROGRAMS)]
         seeds = {name: 7000 + 10 * number for number, name in enumerate(names)}
         found = await asyncio.gather(*(grow(scene, name, seeds[name]) for name in names))
-        ran = await where_they_ran(scene, f"stays-{preset}")
+        ran = await where_they_ran(scene, "stays")
         assert moved(ran) == (0, PROGRAMS * (TURNS - 1))
         assert {place for turns in ran.values() for place in turns} == set(places(ranks)), "both have work"
         least = ranks.whole_blocks(PROMPT_TOKENS // 2)
         assert all(cached >= least for each in found for cached in each[1:])
 
-    ranks_bus.daemon(f'preset = "{preset}"\n')
-    play(story, ranks, ranks_bus)
+    play(story, ranks, bus, 'preset = "penstock"\n')
 
 
-def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, ranks_bus: Bus) -> None:
+def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, bus: Bus) -> None:
     """The baseline that sends each turn to the next rank: the gate obeys, and nothing is found again."""
 
     async def story(scene: Scene) -> None:
@@ -155,8 +110,7 @@ def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, ranks_bus: B
         assert found[1] == 0
         assert found[2] >= ranks.whole_blocks(PROMPT_TOKENS), "what the first turn left is found again"
 
-    ranks_bus.daemon('preset = "fcfs"\n[placement]\npolicy = "round_robin"\n')
-    play(story, ranks, ranks_bus)
+    play(story, ranks, bus, 'preset = "fcfs"\n[placement]\npolicy = "round_robin"\n')
 
 
 async def until_told(scene: Scene, program_id: str, *, other_than: str) -> None:
@@ -169,9 +123,11 @@ async def until_told(scene: Scene, program_id: str, *, other_than: str) -> None:
     await scene.until(CommandApplied, program_id=program_id, where=obeyed)
 
 
-def test_a_rank_pins_its_own_programs_and_the_other_has_nothing_of_them(
-    ranks: EngineServer, ranks_bus: Bus
+def test_a_rank_pins_its_own_programs_which_stay_there_while_the_daemon_is_lost(
+    ranks: EngineServer, bus: Bus
 ) -> None:
+    daemon = bus.daemon()
+
     async def story(scene: Scene) -> None:
         await heard_both(scene, ranks)
         messages = await first_turn(scene, "pinned", seed=9001)
@@ -184,25 +140,9 @@ def test_a_rank_pins_its_own_programs_and_the_other_has_nothing_of_them(
         assert {place_of(refused.publisher)} == set(places(ranks)) - {home}
         sample = await scene.until(PoolSampled, where=lambda event: event.retained_blocks > 0)
         assert place_of(sample.publisher) == home
-        for number in range(2 * ranks.pool_tokens // PROMPT_TOKENS + 4):  # for both
-            assert (await scene.chat(f"filler-{number}", words(9100 + number, PROMPT_TOKENS))).status == 200
+        await fill(scene, seed=9100, pool_tokens=2 * ranks.pool_tokens)  # for both
+        daemon.kill()
         kept = ranks.whole_blocks(PROMPT_TOKENS)
         assert (await next_turn(scene, "pinned", messages)).cached_tokens >= kept
 
-    ranks_bus.daemon()
-    play(story, ranks, ranks_bus)
-
-
-def test_they_stay_there_while_the_daemon_is_lost(ranks: EngineServer, ranks_bus: Bus) -> None:
-    daemon = ranks_bus.daemon('preset = "fcfs"\n')
-
-    async def story(scene: Scene) -> None:
-        await heard_both(scene, ranks)
-        names = [f"orphan-{number}" for number in range(4)]
-        said = [await first_turn(scene, name, seed=9500 + number) for number, name in enumerate(names)]
-        daemon.kill()
-        for name, messages in zip(names, said, strict=True):
-            reply = await next_turn(scene, name, messages)
-            assert reply.cached_tokens >= ranks.whole_blocks(PROMPT_TOKENS)
-
-    play(story, ranks, ranks_bus)
+    play(story, ranks, bus)

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 from engine_server import ROOT
+from engine_versions import on
+
+pytestmark = on("sglang")  # which the script makes where no version is named
 
 
 def _script(path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -4,16 +4,15 @@ import asyncio
 import time
 from typing import Any
 
-import pytest
 from engine_client import EngineClient, Reply
 from engine_load import first_turn, next_turn
-from engine_scene import Bus, Scene, play
+from engine_scene import FCFS, Bus, Scene, play
 from engine_server import EngineServer
-from engine_versions import every_engine, on_every_version
+from engine_versions import on
 from support.turn_contract import Answer, Messages, check_events, tell_story
 from tiny_model import words
 
-from controlplane.core.events import FirstToken, PoolSampled, TurnEnded, TurnQueued, TurnSubmitted
+from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 
 LOAD_LAG_TOKENS = 64  # the engine's own figure follows its steps with a delay
 
@@ -37,8 +36,6 @@ async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
     assert sorted(told) == sorted(used)
 
 
-@every_engine
-@on_every_version
 def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     """Six programs of three turns at once need more than the pool, so that some return to a cache that is gone."""
 
@@ -66,12 +63,9 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
         grown = after["generation_tokens_total"] - before["generation_tokens_total"]
         assert grown == sum(e.output_tokens for e in ended)
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
-@every_engine
-@on_every_version
 def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         async def ask(name: str, messages: Messages) -> Answer:
@@ -91,91 +85,28 @@ def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: Engine
         heard = [*scene.heard(TurnSubmitted), *scene.heard(FirstToken), *scene.heard(TurnEnded)]
         check_events([event for event in heard if event.turn_id in new], answers)
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
-@every_engine
-@on_every_version
-def test_turns_of_one_token(plugin_engine: EngineServer, bus: Bus) -> None:
-    """They end in the step that gives the token."""
+def test_turns_of_one_token_and_one_whose_client_leaves(plugin_engine: EngineServer, bus: Bus) -> None:
+    """The former end in the step that gives the token."""
 
     async def story(scene: Scene) -> None:
         messages = [{"role": "user", "content": words(300, 400)}]
         replies = [await scene.chat("short", messages, output_tokens=1, stream=stream) for stream in (False, True)]
         assert [reply.output_tokens for reply in replies] == [1, 1]
         await account(scene, "short", replies)
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@on_every_version
-@pytest.mark.parametrize("stream", [False, True])
-def test_every_way_to_ask(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
-    async def story(scene: Scene) -> None:
-        seed = 260 + 10 * stream
-        for path in ("/v1/chat/completions", "/v1/completions"):
-            program_id = f"ways{path}-{stream}"
-            reply = await scene.chat(program_id, words(seed, 50), stream=stream, path=path)
-            await account(scene, program_id, [reply])
-            seed += 1
-        body: dict[str, Any] = {
-            "text": words(seed, 50),
-            "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
-            "custom_params": {"program_id": "ways-generate"},
-            "stream": stream,
-        }
-        await scene.post("/generate", body)
-        await scene.until(TurnEnded, program_id="ways-generate", prompt_tokens=50, output_tokens=8)
-        scene.programs.add("ways-generate")
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_a_turn_has_one_id_from_the_gate_to_its_end(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.chat("one-id", words(280, 50))
-        ended = await scene.until(TurnEnded, program_id="one-id")
-        queued = await scene.until(TurnQueued, program_id="one-id")
-        assert queued.turn_id == ended.turn_id
-        assert queued.prompt_bytes >= len(words(280, 50))
-
-    bus.daemon('preset = "fcfs"\n[admission]\nwindow = 8\n')
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_requests_that_name_nobody_are_programs_of_their_own(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        count = len(scene.heard(TurnEnded))
-        await asyncio.gather(*(scene.chat("", words(290 + n, 40)) for n in range(3)))
-        await scene.until(TurnEnded, count + 3)
-        names = {event.program_id for event in scene.heard(TurnEnded, prompt_tokens=40)}
-        assert len(names) == 3
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-@on_every_version
-def test_a_client_that_leaves_ends_its_turn(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        asking = asyncio.ensure_future(scene.chat("leaves", words(300, 40), output_tokens=3000, stream=True))
+        asking = asyncio.ensure_future(scene.chat("leaves", words(301, 40), output_tokens=3000, stream=True))
         first = await scene.until(FirstToken, program_id="leaves")
         asking.cancel()
         ended = await scene.until(TurnEnded, program_id="leaves")
         assert (ended.turn_id, ended.ok) == (first.turn_id, False)
         assert ended.output_tokens < 3000
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
-@on_every_version
+@on("sglang")
 def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         running = asyncio.ensure_future(scene.chat("pool", words(310, 900), output_tokens=1500))
@@ -197,8 +128,7 @@ def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, b
         assert sample.evictable_blocks > 900
         assert (await _load(scene))["num_used_tokens"] == 0
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
 async def _load(client: EngineClient) -> Any:

@@ -1,22 +1,17 @@
 """kill -9 of the daemon and of the nats-server in the middle of a load: no request may fail of it."""
 
 import asyncio
-import os
-import signal
-from pathlib import Path
 
-from engine_client import EngineClient, Reply
+from engine_client import Reply
 from engine_load import first_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play, talk
+from engine_scene import TIMEOUT_S, Bus, Scene, play
 from engine_server import EngineServer
-from engine_versions import every_engine
-from support.daemon_process import DaemonProcess, eventually
+from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.commands import Retain
-from controlplane.core.events import CommandApplied, PoolSampled, ProgramEnded, TurnEnded
-from controlplane.core.types import seconds
-from controlplane.wire.endpoint import endpoint_path, read_endpoint
+from controlplane.core.model.commands import Retain
+from controlplane.core.model.events import CommandApplied, PoolSampled, ProgramEnded, TurnEnded
+from controlplane.core.model.types import seconds
 
 QUICK = """
 preset = "fcfs"
@@ -49,7 +44,6 @@ async def more_turns(scene: Scene, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-@every_engine
 def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
@@ -96,51 +90,3 @@ def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
 
     daemon = bus.daemon(QUICK)
     play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_the_daemons_own_nats_server_is_found_killed_and_found_again(
-    plugin_engine: EngineServer, engine_state_dir: Path
-) -> None:
-    """As users run it: ``penstock up`` alone, and the engine reads the endpoint file."""
-    config = engine_state_dir / "quick.toml"
-    config.write_text(QUICK)
-    daemon = DaemonProcess(engine_state_dir, "--config", str(config), node=NODE)
-
-    def server_pid() -> int:
-        endpoint = read_endpoint(NODE, engine_state_dir)
-        return endpoint.pid if endpoint is not None else 0
-
-    async def is_another(old: int) -> bool:
-        return server_pid() not in (0, old)
-
-    async def is_heard(client: EngineClient) -> bool:
-        health = await client.penstock()
-        return bool(health["emitter"]["connected"] and health["mode"] == "governed")
-
-    async def ask(client: EngineClient, turn: int) -> None:
-        assert (await client.chat("embedded", words(680 + turn, 100))).status == 200
-
-    async def story(client: EngineClient) -> None:
-        before = await client.boot_id()
-        daemon.start()
-        await client.governed_anew(before)
-        await ask(client, 0)
-        old = server_pid()
-        assert old != 0
-        os.kill(old, signal.SIGKILL)
-        await eventually(lambda: is_another(old), what="new nats-server", timeout_s=TIMEOUT_S)
-        await ask(client, 1)
-        await eventually(lambda: is_heard(client), what="heartbeat through the new server", timeout_s=TIMEOUT_S)
-        daemon.kill()
-        await client.mode("opening")
-        await ask(client, 2)
-        daemon.start()
-        await client.mode("governed")
-        await ask(client, 3)
-
-    try:
-        talk(story, plugin_engine)
-    finally:
-        daemon.clean_up()
-        endpoint_path(NODE, engine_state_dir).unlink(missing_ok=True)

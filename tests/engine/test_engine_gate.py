@@ -1,15 +1,15 @@
-"""Admission at the running engine: a daemon with a window of one program."""
+"""Admission at the running engine: a daemon with a window of one program, and every way in."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from engine_scene import Bus, Scene, play
+from engine_scene import FCFS, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import EngineServer
-from engine_versions import every_engine, on_every_version
+from engine_versions import KIND, on_every_version
 from tiny_model import words
 
-from controlplane.core.events import (
+from controlplane.core.model.events import (
     FirstToken,
     ProgramEnded,
     TurnAbandoned,
@@ -18,7 +18,25 @@ from controlplane.core.events import (
     TurnSubmitted,
 )
 
-WINDOW_OF_ONE = 'preset = "fcfs"\n[admission]\nwindow = 1\n'
+SAY_IT = words(430, 50)
+CHAT = {"messages": [{"role": "user", "content": SAY_IT}], "max_tokens": 8}
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"prompt": SAY_IT, "max_tokens": 8},
+    "/v1/responses": {"input": SAY_IT, "max_output_tokens": 8},
+    "/v1/messages": CHAT,
+}
+MORE_ROUTES: dict[str, dict[str, dict[str, Any]]] = {
+    "sglang": {
+        "/generate": {"text": SAY_IT, "sampling_params": {"max_new_tokens": 8}},
+        "/invocations": CHAT,
+        "/vertex_generate": {
+            "instances": [{"text": SAY_IT}],
+            "parameters": {"sampling_params": {"max_new_tokens": 8}},
+        },
+        "/api/generate": {"prompt": SAY_IT, "options": {"num_predict": 8}},
+    }
+}
 
 
 async def held(scene: Scene, program_id: str, seed: int, **more: Any) -> "asyncio.Task[Any]":
@@ -29,39 +47,38 @@ async def held(scene: Scene, program_id: str, seed: int, **more: Any) -> "asynci
     return asking
 
 
-OTHER_APIS: dict[str, dict[str, Any]] = {
-    "/invocations": {"model": "tiny", "messages": [{"role": "user", "content": "say it"}], "max_tokens": 4},
-    "/vertex_generate": {
-        "instances": [{"text": "say it"}],
-        "parameters": {"sampling_params": {"max_new_tokens": 4}},
-    },
-    "/api/generate": {"model": "tiny", "prompt": "say it", "stream": False, "options": {"num_predict": 4}},
-}
+def output_tokens(body: Any) -> int | None:
+    """What a reply tells of its own, in any of these APIs; None where it does not."""
+    usage = body.get("usage") or {} if isinstance(body, dict) else {}
+    found: int | None = usage.get("completion_tokens", usage.get("output_tokens"))
+    return found
 
 
-@pytest.mark.parametrize("path", sorted(OTHER_APIS))
-def test_no_api_of_the_server_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, path: str) -> None:
-    name = f"by{path.replace('/', '-')}"
-
-    async def story(scene: Scene) -> None:
-        reply = await scene.post(path, OTHER_APIS[path], name)
-        assert reply.status == 200
-        submitted = await scene.until(TurnSubmitted, program_id=name)
-        assert submitted.turn_id == reply.headers["x-penstock-turn-id"]
-
-    bus.daemon(WINDOW_OF_ONE)
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-@on_every_version
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_program_waits_until_the_one_before_has_ended(
-    plugin_engine: EngineServer, bus: Bus, stream: bool
-) -> None:
-    first, second = f"first-{stream}", f"second-{stream}"
+def test_no_way_in_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
+    """Each names its program, and has one turn from the gate to its end."""
 
     async def story(scene: Scene) -> None:
+        (model,) = (await scene.json("/v1/models"))["data"]
+        for path, asked in (ROUTES | MORE_ROUTES.get(KIND.name, {})).items():
+            name = f"by{path.replace('/', '-')}-{stream}"
+            reply = await scene.post(path, {"model": model["id"], "stream": stream, **asked}, name)
+            assert reply.status == 200, path
+            queued = await scene.until(TurnQueued, program_id=name)
+            assert queued.prompt_bytes >= len(SAY_IT)
+            ended = await scene.until(TurnEnded, program_id=name, turn_id=queued.turn_id)
+            assert (ended.ok, ended.prompt_tokens >= 50) == (True, True), path
+            assert output_tokens(reply.body) in (None, ended.output_tokens), path
+
+    play(story, plugin_engine, bus, FCFS + "[admission]\nwindow = 64\n")
+
+
+@on_every_version
+def test_a_program_waits_until_the_one_before_has_ended(plugin_engine: EngineServer, bus: Bus) -> None:
+    """Held, then served: a whole reply, and a streamed one."""
+
+    async def waits(scene: Scene, stream: bool) -> None:
+        first, second = f"first-{stream}", f"second-{stream}"
         running = asyncio.ensure_future(
             scene.chat(first, words(400 + stream, 60), output_tokens=400, stream=stream)
         )
@@ -82,13 +99,15 @@ def test_a_program_waits_until_the_one_before_has_ended(
         assert reply.held_ms > 0
         queued = scene.heard(TurnQueued, program_id=second)[0]
         assert queued.turn_id == submitted.turn_id == reply.headers["x-penstock-turn-id"]
+        await scene.publish(ProgramEnded(program_id=second))
 
-    bus.daemon(WINDOW_OF_ONE)
-    play(story, plugin_engine, bus)
+    async def story(scene: Scene) -> None:
+        await waits(scene, stream=False)
+        await waits(scene, stream=True)
+
+    play(story, plugin_engine, bus, WINDOW_OF_ONE)
 
 
-@every_engine
-@on_every_version
 def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer, bus: Bus) -> None:
     async def story(scene: Scene) -> None:
         running = asyncio.ensure_future(scene.chat("stays", words(410, 60), output_tokens=800))
@@ -100,25 +119,8 @@ def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer,
         assert (await scene.penstock())["held_turns"] == 0
         assert (await running).status == 200
         await scene.publish(ProgramEnded(program_id="stays"))
-        other = await scene.chat("comes", words(412, 60))
-        assert other.status == 200
+        assert (await scene.chat("comes", words(412, 60))).status == 200
         await scene.until(TurnEnded, program_id="comes")
         assert scene.heard(TurnSubmitted, program_id="goes") == []
 
-    bus.daemon(WINDOW_OF_ONE)
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_parallel_turns_of_one_program_share_its_slot(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.chat("parallel", words(420, 60))
-        replies = await asyncio.gather(
-            *(scene.chat("parallel", words(421 + n, 60), output_tokens=100) for n in range(4))
-        )
-        assert [reply.status for reply in replies] == [200] * 4
-        assert [reply.held_ms for reply in replies] == [0] * 4
-        await scene.until(TurnEnded, 5, program_id="parallel")
-
-    bus.daemon(WINDOW_OF_ONE)
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, WINDOW_OF_ONE)

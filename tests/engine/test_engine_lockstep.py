@@ -1,6 +1,6 @@
 """Several ranks of one SGLang: each runs a scheduler, and all must decide alike.
 
-``make soak-lockstep`` compares 10,000 steps. The test that disturbs a rank comes last: nothing is steered after it.
+``make soak WHAT=lockstep`` compares 10,000 steps. That which disturbs a rank comes last: nothing is steered after.
 """
 
 import asyncio
@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play, policies_told
-from engine_server import POOL_TOKENS, ROOT, STARTUP, EngineServer, serving
+from engine_scene import FCFS, TIMEOUT_S, Bus, Scene, play, policies_told
+from engine_server import POOL_TOKENS, ROOT, STARTUP, EngineServer, Launch
+from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.commands import Discard, Label, ProgramCommand, Release, Retain
-from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Discard, Label, ProgramCommand, Release, Retain
+from controlplane.core.model.events import CommandApplied, CommandRejected, PoolSampled
+from controlplane.core.model.types import seconds
 
+pytestmark = on("sglang")
 log = logging.getLogger("ranks")
 
 STEPS = int(os.environ.get("PENSTOCK_TEST_LOCKSTEP_STEPS", "300"))
@@ -39,41 +41,19 @@ def disturb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranked_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where ``ranked_engine`` looks for its bus."""
-    return tmp_path_factory.mktemp("ranked-state")
-
-
-@pytest.fixture(scope="module")
-def ranked_engine(
-    engine_env: Path,
-    tiny_model: Path,
-    ranked_state_dir: Path,
-    disturb_file: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[EngineServer]:
+def ranked_engine(launch: Launch, disturb_file: Path) -> Iterator[EngineServer]:
     """SGLang with two tensor-parallel ranks."""
-    server = EngineServer(
-        tmp_path_factory.mktemp("ranks"),
-        environment=engine_env,
-        model=tiny_model,
-        plugins=("penstock", "penstock_disturb"),
+    yield from launch(
+        "ranks",
+        *("--tp-size", "2"),
+        plugins=("penstock_disturb",),
         variables={
-            "PENSTOCK_NODE": NODE,
-            "PENSTOCK_STATE_DIR": str(ranked_state_dir),
             "PENSTOCK_DISTURB_FILE": str(disturb_file),
             "PYTHONPATH": f"{ROOT}{os.pathsep}{STARTUP}{os.pathsep}{DISTURB}",
             "SGLANG_CPU_OMP_THREADS_BIND": "0|1",  # a core for each rank
             "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",  # SGLang's own: it ends an engine whose ranks differ
         },
-        arguments=("--tp-size", "2"),
     )
-    yield from serving(server)
-
-
-@pytest.fixture
-def ranked_bus(nats_server: Any, ranked_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    yield from opened(Bus(nats_server, ranked_state_dir, tmp_path))
 
 
 async def ranks(scene: Scene) -> Any:
@@ -90,22 +70,17 @@ async def together(scene: Scene) -> None:
 
 
 def test_a_retained_context_is_kept_on_every_rank_and_a_discarded_one_freed(
-    ranked_engine: EngineServer, ranked_bus: Bus
+    ranked_engine: EngineServer, bus: Bus
 ) -> None:
     async def story(scene: Scene) -> None:
         await together(scene)
         messages = await first_turn(scene, "kept", seed=900)
         other = await first_turn(scene, "freed", seed=901)
-        retain, discard = await scene.say(
-            Retain(program_id="kept", ttl_ns=seconds(60)), Discard(program_id="freed")
-        )
-        await scene.until(CommandApplied, command_id=retain)
-        await scene.until(CommandApplied, command_id=discard)
+        await scene.obeyed(Retain(program_id="kept", ttl_ns=seconds(60)), Discard(program_id="freed"))
         assert (await next_turn(scene, "freed", other)).cached_tokens == 0
         await fill(scene, seed=910)
         assert (await next_turn(scene, "kept", messages)).cached_tokens >= PROMPT_TOKENS
-        (brief,) = await scene.say(Retain(program_id="kept", ttl_ns=seconds(2.5)))
-        applied = await scene.until(CommandApplied, command_id=brief)
+        applied = await scene.obeyed(Retain(program_id="kept", ttl_ns=seconds(2.5)))
         await scene.until(PoolSampled, where=lambda event: event.at_ns > applied.at_ns and event.retained_blocks)
         ended = await scene.until(
             PoolSampled, where=lambda event: event.at_ns > applied.at_ns and not event.retained_blocks
@@ -113,8 +88,7 @@ def test_a_retained_context_is_kept_on_every_rank_and_a_discarded_one_freed(
         assert ended.free_blocks + ended.evictable_blocks == ended.total_blocks, "it ended at its deadline"
         assert (await ranks(scene))["passive_because"] == ""
 
-    ranked_bus.daemon()
-    play(story, ranked_engine, ranked_bus)
+    play(story, ranked_engine, bus, FCFS)
 
 
 class Load:
@@ -160,8 +134,8 @@ class Load:
         return self._random.choice(made)
 
 
-@pytest.mark.timeout(480 + STEPS)
-def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, ranked_bus: Bus) -> None:
+@pytest.mark.timeout(1200 + STEPS)
+def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, bus: Bus) -> None:
     """The engine's own order and eviction are the daemon's to say here, and pins come, yield, expire and go."""
 
     async def story(scene: Scene) -> None:
@@ -191,20 +165,18 @@ def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, ranked_bus: 
         assert applied > STEPS // 100
         assert metrics["evicted_tokens_total"] > POOL_TOKENS
 
-    ranked_bus.daemon(STEERING)
-    play(story, ranked_engine, ranked_bus)
+    play(story, ranked_engine, bus, STEERING)
 
 
 def test_where_one_rank_differs_all_give_up_in_the_same_step_and_the_engine_serves_on(
-    ranked_engine: EngineServer, ranked_bus: Bus, disturb_file: Path
+    ranked_engine: EngineServer, bus: Bus, disturb_file: Path
 ) -> None:
     async def story(scene: Scene) -> None:
         await together(scene)
         await first_turn(scene, "pinned", seed=950)
         await first_turn(scene, "also-pinned", seed=951)
         for name in ("pinned", "also-pinned"):
-            (command_id,) = await scene.say(Retain(program_id=name, ttl_ns=seconds(60)))
-            await scene.until(CommandApplied, command_id=command_id)
+            await scene.obeyed(Retain(program_id=name, ttl_ns=seconds(60)))
         disturb_file.touch()
         assert (await scene.chat("onlooker", words(952, 100), output_tokens=20)).status == 200
 
@@ -224,8 +196,7 @@ def test_where_one_rank_differs_all_give_up_in_the_same_step_and_the_engine_serv
         )
         assert [(reply.status, reply.output_tokens) for reply in replies] == [(200, 30)] * 8
 
-    ranked_bus.daemon(STEERING)
-    play(story, ranked_engine, ranked_bus)
+    play(story, ranked_engine, bus, STEERING)
     log = ranked_engine.log
     (disturbed,) = re.findall(r"disturbed after word (\d+)", log)
     passive = re.findall(r"TP(\d)\].*nothing is steered from word (\d+) on", log)

@@ -8,7 +8,7 @@ from engine_server import EngineServer
 from engine_versions import on_every_version
 from tiny_model import words
 
-from controlplane.core.events import HostSampled, ProgramEnded, ToolEnded, ToolStarted, TurnEnded, TurnQueued
+from controlplane.core.model.events import HostSampled, ProgramEnded, ToolEnded, ToolStarted, TurnEnded, TurnQueued
 
 MARS = 'preset = "mars"\n[control]\ninterval_s = 0.2\n'
 PROGRAMS, TURNS = 8, 4
@@ -48,5 +48,4 @@ def test_agents_under_mars_all_end_and_no_hook_fails(plugin_engine: EngineServer
         assert (health["held_turns"], health["running_turns"]) == (0, 0)
         assert health["plugin"]["hook_failures"] == {}
 
-    bus.daemon(MARS)
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, MARS)

@@ -2,79 +2,40 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from engine_client import EngineClient, Messages
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, opened, play
-from engine_server import ROOT, EngineServer
-from engine_versions import vllm_only
+from engine_kinds import KINDS, SGLANG
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_server import EngineServer, Launch, environment_of
+from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
-from vllm_server import VllmServer
 
-from controlplane.core.events import PoolSampled, place_of
+from controlplane.core.model.events import PoolSampled, place_of
 
-SGLANG = "0.5.21"
 PROGRAMS = 4  # at each engine, more than the window lets in
 PROMPT_TOKENS = 200
 RETRY_S = 0.2
 THINK_S = 0.3  # between turns, so that an engine that starts again has some of the machine
 
-pytestmark = [vllm_only, pytest.mark.timeout(1200)]  # two engines start, and each once more
+pytestmark = [on("vllm"), pytest.mark.timeout(2400)]  # two engines start, and each once more
 
 
 @pytest.fixture(scope="module")
-def sglang_env() -> Path:
-    """The other engine's environment, which the run of vLLM's tests does not need otherwise."""
-    command = [sys.executable, ROOT / "scripts" / "engine_env.py", "--check", "--version", SGLANG]
-    said = subprocess.run(command, capture_output=True, text=True)
-    if said.returncode and os.environ.get("CI") != "true":
-        pytest.skip(f"needs SGLang beside vLLM: {said.stderr.strip()}: make engine-env")
-    assert said.returncode == 0, said.stderr
-    return Path(said.stdout.strip())
-
-
-@pytest.fixture(scope="module")
-def mixed_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mixed-state")
-
-
-@pytest.fixture(scope="module")
-def mixed(
-    engine_env: Path,
-    sglang_env: Path,
-    tiny_model: Path,
-    mixed_state_dir: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[EngineServer, EngineServer]]:
-    """The vLLM and the SGLang, with the plugin, told of the same node."""
-    folder = tmp_path_factory.mktemp("mixed")
-    variables = {"PENSTOCK_NODE": NODE, "PENSTOCK_STATE_DIR": str(mixed_state_dir)}
-    common: dict[str, Any] = {"model": tiny_model, "plugins": ("penstock",), "variables": variables}
-    servers = (
-        VllmServer(folder / "vllm", environment=engine_env, **common),
-        EngineServer(folder / "sglang", environment=sglang_env, **common),
-    )
+def sglang(launch: Launch) -> Iterator[EngineServer]:
+    """The other engine, whose environment the run of vLLM's tests does not need otherwise."""
+    kind = KINDS[SGLANG]
     try:
-        for server in servers:
-            server.start()
-        for server in servers:
-            server.wait_ready()
-        yield servers
-    finally:
-        for server in servers:
-            server.kill()
-
-
-@pytest.fixture
-def mixed_bus(nats_server: Any, mixed_state_dir: Path, tmp_path: Path) -> Iterator[Bus]:
-    yield from opened(Bus(nats_server, mixed_state_dir, tmp_path))
+        environment = environment_of(kind.whole)
+    except AssertionError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    yield from launch("sglang", server_class=kind.server_class, environment=environment)
 
 
 class Agents:
@@ -122,19 +83,23 @@ class Agents:
 
 
 def test_either_goes_on_while_the_other_is_started_again(
-    mixed: tuple[EngineServer, EngineServer], mixed_bus: Bus
+    plugin_engine: EngineServer, sglang: EngineServer, bus: Bus
 ) -> None:
+    servers = (plugin_engine, sglang)
+
     async def story(scene: Scene) -> None:
-        clients = [scene, EngineClient(mixed[1].url, scene._http)]
+        bus.announce(sglang)
+        clients = [scene, EngineClient(sglang.url, scene._http)]
         await clients[1].mode("governed")
         agents = [Agents(client, label) for client, label in zip(clients, ("at-vllm", "at-sglang"), strict=True)]
         running = [asyncio.create_task(each.run()) for each in agents]
         for each in agents:
             await each.more(PROGRAMS, "turns at both engines")
         for gone, stays in ((1, 0), (0, 1)):
-            server, place = mixed[gone], f"{NODE}/engine-{mixed[gone].port}"
+            server, place = servers[gone], f"{NODE}/engine-{servers[gone].port}"
             boots = boots_at(scene, place)
             await asyncio.to_thread(server.kill)
+            server.log_path.rename(server.folder / "killed.log")  # other tests count what a start says
             await agents[stays].more(3 * PROGRAMS, "turns of the engine that stays, while the other is gone")
             server.start()
             await asyncio.to_thread(server.wait_ready)
@@ -153,5 +118,4 @@ def test_either_goes_on_while_the_other_is_started_again(
     def boots_at(scene: Scene, place: str) -> int:
         return len({each.publisher for each in scene.heard(PoolSampled) if place_of(each.publisher) == place})
 
-    mixed_bus.daemon('preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = 5\n')
-    play(story, mixed[0], mixed_bus)
+    play(story, plugin_engine, bus, 'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = 5\n')

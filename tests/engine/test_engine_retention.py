@@ -2,101 +2,54 @@
 
 import asyncio
 
-from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import Bus, Scene, play, refuses_to_move
+from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn, obeys_and_ends_pins_at_once
+from engine_scene import FCFS, Bus, Scene, play
 from engine_server import POOL_TOKENS, EngineServer
-from engine_versions import every_engine, on_every_version
+from engine_versions import on_every_version
 from tiny_model import words
 
-from controlplane.core.commands import Discard, Release, Retain
-from controlplane.core.events import CommandApplied, CommandRejected, PoolSampled
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Discard, Release, Retain
+from controlplane.core.model.events import PoolSampled
+from controlplane.core.model.types import seconds
+
+LONG_NS = seconds(600)
 
 
-@every_engine
 @on_every_version
-def test_a_retained_programs_next_turn_hits_where_stock_misses(plugin_engine: EngineServer, bus: Bus) -> None:
+def test_who_is_retained_hits_where_others_miss(plugin_engine: EngineServer, bus: Bus) -> None:
+    """Freed at once, unpinned, or left to the engine's own order; and a flush ends a pin without harm."""
+
     async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "kept", seed=500)
-        (command_id,) = await scene.say(Retain(program_id="kept", ttl_ns=seconds(60)))
-        await scene.until(CommandApplied, command_id=command_id, program_id="kept")
-        await fill(scene, seed=510)
-        sample = await scene.until(PoolSampled, where=lambda event: event.retained_blocks > 0)
+        names = ("other", "freed", "pinned-and-freed", "let-go", "kept")
+        said = {name: await first_turn(scene, name, seed=500 + seed) for seed, name in enumerate(names)}
+        retained = await scene.obeyed(
+            *(Retain(program_id=name, ttl_ns=LONG_NS) for name in ("pinned-and-freed", "let-go", "kept")),
+            Discard(program_id="freed"),
+            Discard(program_id="pinned-and-freed"),
+            Release(program_id="let-go"),
+        )
+        for name in ("freed", "pinned-and-freed"):
+            assert (await next_turn(scene, name, said[name])).cached_tokens == 0
         kept = plugin_engine.whole_blocks(PROMPT_TOKENS)
+        assert (await next_turn(scene, "other", said["other"])).cached_tokens >= kept, "only their own part goes"
+        await fill(scene, seed=510)
+        sample = await scene.until(PoolSampled, where=lambda event: event.at_ns > retained.at_ns)
         assert kept <= sample.retained_blocks * sample.block_tokens <= PROMPT_TOKENS + 16
-        assert (await next_turn(scene, "kept", messages)).cached_tokens >= kept
+        assert (await next_turn(scene, "let-go", said["let-go"])).cached_tokens == 0
+        assert (await next_turn(scene, "kept", said["kept"])).cached_tokens >= kept
+        await scene.obeyed(Retain(program_id="kept", ttl_ns=LONG_NS))
+        await scene.flush()
+        await scene.say(Release(program_id="kept"), Discard(program_id="kept"))
+        assert (await next_turn(scene, "kept", said["kept"])).cached_tokens == 0
+        assert plugin_engine.is_healthy()
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_a_released_programs_next_turn_misses_again(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "let-go", seed=520)
-        retain, release = await scene.say(
-            Retain(program_id="let-go", ttl_ns=seconds(60)), Release(program_id="let-go")
-        )
-        await scene.until(CommandApplied, command_id=retain)
-        await scene.until(CommandApplied, command_id=release)
-        await fill(scene, seed=530)
-        assert (await next_turn(scene, "let-go", messages)).cached_tokens == 0
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
-@every_engine
-@on_every_version
-def test_a_discarded_programs_next_turn_misses_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        other = await first_turn(scene, "other", seed=540)
-        messages = await first_turn(scene, "freed", seed=541)
-        (command_id,) = await scene.say(Discard(program_id="freed"))
-        await scene.until(CommandApplied, command_id=command_id)
-        assert (await next_turn(scene, "freed", messages)).cached_tokens == 0
-        reply = await next_turn(scene, "other", other)
-        assert reply.cached_tokens >= plugin_engine.whole_blocks(PROMPT_TOKENS), "only its own part goes"
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
+def test_an_idle_engine_obeys_and_ends_pins_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
+    play(lambda scene: obeys_and_ends_pins_at_once(scene, seed=550), plugin_engine, bus, FCFS)
 
 
-@every_engine
-def test_a_retained_program_can_be_discarded(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "both", seed=550)
-        retain, discard = await scene.say(Retain(program_id="both", ttl_ns=seconds(60)), Discard(program_id="both"))
-        await scene.until(CommandApplied, command_id=retain)
-        await scene.until(CommandApplied, command_id=discard)
-        assert (await next_turn(scene, "both", messages)).cached_tokens == 0
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-@on_every_version
-def test_a_pin_ends_by_itself(plugin_engine: EngineServer, bus: Bus) -> None:
-    """The engine is idle meanwhile: nothing but its own clock can end the pin."""
-
-    async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "brief", seed=560)
-        (command_id,) = await scene.say(Retain(program_id="brief", ttl_ns=seconds(1.5)))
-        applied = await scene.until(CommandApplied, command_id=command_id)
-        expired = await scene.until(
-            PoolSampled, where=lambda event: event.sequence > applied.sequence and not event.retained_blocks
-        )
-        assert expired.at_ns - applied.at_ns > seconds(1.4), "it was pinned in every sample before"
-        assert expired.free_blocks + expired.evictable_blocks == expired.total_blocks
-        await fill(scene, seed=570)
-        assert (await next_turn(scene, "brief", messages)).cached_tokens == 0
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
 @on_every_version
 def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: pinned contexts are reclaimed before any running turn is retracted."""
@@ -104,8 +57,7 @@ def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, b
     async def story(scene: Scene) -> None:
         for number in range(3):
             await first_turn(scene, f"pinned-{number}", seed=580 + number)
-            await scene.say(Retain(program_id=f"pinned-{number}", ttl_ns=seconds(60)))
-            await scene.until(CommandApplied, program_id=f"pinned-{number}")
+            await scene.obeyed(Retain(program_id=f"pinned-{number}", ttl_ns=seconds(60)))
         large = await scene.chat("large", " ".join(["w7"] * 2000), output_tokens=1200)
         assert (large.status, large.output_tokens) == (200, 1200)
         sample = await scene.until(
@@ -113,12 +65,9 @@ def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, b
         )
         assert sample.retractions == scene.heard(PoolSampled)[0].retractions
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)
 
 
-@every_engine
-@on_every_version
 def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
@@ -149,45 +98,4 @@ def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
         assert placed > 3
         assert plugin_engine.is_healthy()
 
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-def test_pins_stay_within_their_budget(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        for number in range(4):
-            await first_turn(scene, f"budget-{number}", seed=590 + number)
-        answers = await scene.say(*(Retain(program_id=f"budget-{n}", ttl_ns=seconds(60)) for n in range(4)))
-        for command_id in answers[:3]:
-            await scene.until(CommandApplied, command_id=command_id)
-        rejected = await scene.until(CommandRejected, command_id=answers[3])
-        assert "budget" in rejected.reason
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-def test_what_cannot_be_done_here_is_rejected_with_its_reason(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        await first_turn(scene, "known", seed=600)
-        await refuses_to_move(scene, "known", "host memory is off: start SGLang with --enable-hierarchical-cache")
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
-
-
-@every_engine
-@on_every_version
-def test_a_flush_of_the_cache_with_a_live_pin_does_no_harm(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
-        messages = await first_turn(scene, "flushed", seed=610)
-        (retain,) = await scene.say(Retain(program_id="flushed", ttl_ns=seconds(60)))
-        await scene.until(CommandApplied, command_id=retain)
-        await scene.flush()
-        await scene.say(Release(program_id="flushed"), Discard(program_id="flushed"))
-        assert (await next_turn(scene, "flushed", messages)).cached_tokens == 0
-        assert plugin_engine.is_healthy()
-
-    bus.daemon()
-    play(story, plugin_engine, bus)
+    play(story, plugin_engine, bus, FCFS)

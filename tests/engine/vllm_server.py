@@ -5,7 +5,6 @@ from pathlib import Path
 
 from engine_server import ROOT, STARTUP, EngineServer
 
-MAX_HELD = 8  # turns that the gate of the tests' server holds
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
 
 _ENVIRONMENT = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
 from controlplane.core.ledger.tools import tool_key
-from controlplane.core.types import Status
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status
 from controlplane.gate import Ticket
 from controlplane.wire.codec import Heartbeat, decode_commands, decode_events
 
@@ -282,7 +282,7 @@ class Auditor:
         for process in self._world.daemons:
             for name in process.daemon.controller.ledger.programs.active if process.serves else ():
                 if 0 < self._goodbyes.get(name, 0) <= process.daemon.position:
-                    self.broken(f"adr/0029: a goodbye holds, but {name} is active again")
+                    self.broken(f"adr/0009: a goodbye holds, but {name} is active again")
 
     def _note_who_is_told_late(self) -> None:
         """A daemon does not know how late agents tell of tools whose hooks it hears for the first time: such a tool
@@ -354,7 +354,7 @@ class Auditor:
             self.broken(f"recovery.md: the daemon believes that an engine runs {turn_id}")
         for name, program in ledger.programs.by_name.items():
             if program.status is Status.ACTIVE and self._manners.get(name) in ("tells", "replies"):
-                self.broken(f"adr/0029: {name} ended by its own word, and the daemon keeps its slot")
+                self.broken(f"adr/0009: {name} ended by its own word, and the daemon keeps its slot")
         self._conserves(ledger)
         for server in world.servers:
             mode = server.gate.health()["mode"]
@@ -363,7 +363,7 @@ class Auditor:
 
     def _conserves(self, ledger: Any) -> None:
         """The sums that decisions go by are those of the records."""
-        anew = type(ledger)(kept_before=ledger.records())
+        anew = type(ledger)(snapshot=ledger.records())
         for noun, names in (
             ("programs.charges", ("active_roots", "demand_blocks", "lent_blocks", "queued_blocks")),
             ("tools", ("active", "waiting")),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import Gate, GateLink, Inbox, Refused, Ticket
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from controlplane.core.events import place_of, serves
-from controlplane.core.ledger.holdings import Holdings
+from controlplane.core.ledger.publisher_states import PublisherStates
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.turns import Turns
-from controlplane.core.steps import Steps
+from controlplane.core.model.events import place_of, serves
+from controlplane.core.model.steps import Steps
+from controlplane.daemon import daemon as daemons
+from controlplane.daemon.bus import snapshot as snapshots
+from controlplane.daemon.bus.clock import Clock
+from controlplane.daemon.bus.connection import Bus
+from controlplane.daemon.daemon import Daemon
 from controlplane.gate.gate import Gate
-from controlplane.shell import daemon as daemons
-from controlplane.shell import snapshot as snapshots
-from controlplane.shell.bus import Bus
-from controlplane.shell.clock import Clock
-from controlplane.shell.daemon import Daemon
 
 from . import processes
 from .world import Plan, plan_of
@@ -34,7 +34,7 @@ def _heartbeats_without_events() -> Iterator[None]:
         yield
 
 
-class _Hasty(Holdings):
+class _Hasty(PublisherStates):
     """A newcomer at a place retires the first."""
 
     def is_new(self, event: Any, now_ns: int) -> Steps[bool]:
@@ -51,7 +51,7 @@ class _Hasty(Holdings):
 
 
 def _a_newcomer_retires_the_first() -> AbstractContextManager[Any]:
-    return patch("controlplane.core.ledger.Holdings", _Hasty)
+    return patch.dict("controlplane.core.ledger._NOUNS", publisher_states=_Hasty)
 
 
 def _a_full_disk_ends_the_decisions() -> AbstractContextManager[Any]:
@@ -65,7 +65,7 @@ def _a_full_disk_ends_the_decisions() -> AbstractContextManager[Any]:
 
 
 def _a_second_daemon_is_let_in() -> AbstractContextManager[Any]:
-    return patch.object(processes, "only_one", lambda node, folder: nullcontext())
+    return patch.object(processes, "instance_lock", lambda node, folder: nullcontext())
 
 
 def _keeping_counts_running_turns() -> AbstractContextManager[Any]:
@@ -81,7 +81,7 @@ def _late_events_revive_the_ended() -> AbstractContextManager[Any]:
 
 
 def _the_deaf_decide() -> AbstractContextManager[Any]:
-    return patch.object(Daemon, "_hears", property(lambda self: True))
+    return patch.object(Daemon, "_is_current", property(lambda self: True))
 
 
 def _an_early_child_is_a_root() -> AbstractContextManager[Any]:

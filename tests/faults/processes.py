@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.clocks import AwakeClock
 from controlplane.config import Resolved, Source
-from controlplane.core.errors import ConfigError, EngineUnavailable
-from controlplane.core.events import HostSampled
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.core.model.events import HostSampled
+from controlplane.daemon.bus.clock import Clock
+from controlplane.daemon.bus.connection import Bus
+from controlplane.daemon.daemon import Daemon
+from controlplane.daemon.process.instance_lock import instance_lock
+from controlplane.daemon.saving import Saver
 from controlplane.emit.runtime import Runtime
-from controlplane.shell.bus import Bus
-from controlplane.shell.clock import Clock
-from controlplane.shell.daemon import Daemon
-from controlplane.shell.only_one import only_one
-from controlplane.shell.saving import Saver
-from controlplane.wire.subjects import command_subject
+from controlplane.transport.subjects import command_subject
 
 from .model_client import Client
 from .model_disk import DiskPath, WriterThread
@@ -103,7 +103,7 @@ class _Probe:
 
 
 class DaemonProcess(Process):
-    """``penstock up``, as ``controlplane.shell.compose`` puts it together, without its pages and logs."""
+    """``penstock up``, as ``controlplane.daemon.compose`` puts it together, without its pages and logs."""
 
     def __init__(self, world: "World", name: str, machine: str) -> None:
         super().__init__(world, name)
@@ -167,7 +167,7 @@ class DaemonProcess(Process):
 
     async def _run(self) -> None:
         try:
-            with only_one(NODE, self.world.folder / self.machine):
+            with instance_lock(NODE, self.world.folder / self.machine):
                 await self.bus.connect()
                 try:
                     await self.daemon.run()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from controlplane.core import events as ev
-from controlplane.core.prompt_size import PromptSize
+from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model import events as ev
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import Ticket
 

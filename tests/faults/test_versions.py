@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controlplane.core import events as ev
-from controlplane.core.commands import Numbering
-from controlplane.shell import pump
+from controlplane.core.model import events as ev
+from controlplane.core.model.commands import Numbering
+from controlplane.core.model.steps import Steps
+from controlplane.daemon import pipeline
 from controlplane.wire.codec import DecodedBatch
 
 from .world import Result, plan_of, simulate
@@ -20,15 +21,15 @@ def run(seed: int) -> Result:
 
 def test_an_older_daemon_does_not_know_some_kinds_of_events() -> None:
     """It takes them for gaps in the numbers of whoever sent them."""
-    decode, unknown = pump.decode_events, (ev.CommandApplied, ev.FirstToken)
+    decode, unknown = pipeline.decoding_events, (ev.CommandApplied, ev.FirstToken)
 
-    def older(data: bytes) -> DecodedBatch:
-        batch = decode(data)
+    def older(data: bytes) -> Steps[DecodedBatch]:
+        batch = yield from decode(data)
         known = [event for event in batch.events if not isinstance(event, unknown)]
         odd = [f"event {event.sequence}: no kind" for event in batch.events if isinstance(event, unknown)]
         return replace(batch, events=known, rejected=[*batch.rejected, *odd])
 
-    with patch.object(pump, "decode_events", older):
+    with patch.object(pipeline, "decoding_events", older):
         for seed in range(2):
             assert not run(seed).violations
 

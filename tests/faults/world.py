@@ -9,18 +9,20 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import structlog
 
 from controlplane.config import parse
+from controlplane.daemon.bus import snapshot
 from controlplane.gate import GateLimits
-from controlplane.wire.subjects import TOOL_ROLE, command_subject, event_subject
+from controlplane.transport.subjects import TOOL_ROLE, command_subject, event_subject
 
 from .auditor import CALM_AFTER_S, Auditor
 from .engine import EngineServer
 from .faults import AGENTS, KINDS, Fault, plan
 from .model_client import Client
-from .model_disk import Disk
+from .model_disk import Disk, read_bytes
 from .model_nats import Server, Stored
 from .processes import NODE, DaemonProcess, Process
 from .programs import Agents, scripts
@@ -241,6 +243,7 @@ class World:
 
     # A run
 
+    @patch.object(snapshot, "read_bytes", read_bytes)  # from the model's disk
     def run(self) -> None:
         """Until everything has settled, or a promise is broken."""
         plan, scheduler = self.plan, self.scheduler

@@ -12,7 +12,7 @@ from nats.js.api import StreamConfig
 from support.daemon_process import eventually
 from support.ports import is_listening
 
-from controlplane.wire.nats_options import nats_options
+from controlplane.transport.nats_options import nats_options
 
 
 @contextmanager

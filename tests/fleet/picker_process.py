@@ -9,13 +9,15 @@ import sys
 import time
 
 from controlplane import eventloop
-from controlplane.core.commands import Admit
-from controlplane.core.events import Event, TurnQueued
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Admit
+from controlplane.core.model.events import Event, TurnQueued
+from controlplane.core.model.types import seconds
+from controlplane.daemon.process import logs
+from controlplane.emit.emitter import Emitter
 from controlplane.fleet.ext_proc import PickerServer
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate import Gate
-from controlplane.shell import logs
 from controlplane.wire.heartbeat import Heartbeat
 
 
@@ -36,7 +38,9 @@ async def main() -> None:
     engines = (
         Engine(place=place, address=address) for place, _, address in (a.partition("=") for a in sys.argv[2:])
     )
-    server = PickerServer(gate=gate, roster=Roster(engines), name="picker", patience_s=float(sys.argv[1]))
+    roster = Roster(engines)
+    turns = PluginlessEngines(roster, lambda node, role: Emitter(url="", node=node, role=role))  # it does not lead
+    server = PickerServer(gate=gate, roster=roster, turns=turns, name="picker", patience_s=float(sys.argv[1]))
     port = await server.start("127.0.0.1:0")
     server.set_serving(True)
     say(str(port))

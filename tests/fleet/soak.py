@@ -1,7 +1,7 @@
 """``python -m tests.fleet --kills 200``: a fleet's processes are killed and frozen under load, from one seed.
 
 NATS servers, engines, fleet daemons, Envoys and clients. The engines are doubles; with ``--engines real`` they are
-two SGLangs and a vLLM on this machine's CPU, whose environments ``make engine-env engine-env-vllm`` makes. Exits
+two SGLangs and a vLLM on this machine's CPU, whose environments ``make sglang-env vllm-env`` makes. Exits
 with 1 when a program was lost, a request was run twice, or one failed that was not cut on a killed engine or with
 its Envoy.
 """

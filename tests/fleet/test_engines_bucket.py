@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -13,7 +12,7 @@ from nats.js.kv import KeyValue
 from support.daemon_process import eventually
 from support.nats import NatsServer
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 from controlplane.fleet.buckets import ENGINES, LEADER, LeaderKey, fleet_bucket
 from controlplane.fleet.lease import Lease
 from controlplane.fleet.registry import Registry
@@ -46,14 +45,9 @@ ENTRIES: dict[str, Any] = {
 
 
 @pytest_asyncio.fixture
-async def bucket(tmp_path: Path) -> AsyncIterator[KeyValue]:
-    server = NatsServer(tmp_path / "nats")
-    client = await nats.connect(server.url)
-    try:
+async def bucket(nats_server: NatsServer) -> AsyncIterator[KeyValue]:
+    async with await nats.connect(nats_server.url) as client:
         yield await fleet_bucket(client, "fleet")
-    finally:
-        await client.close()
-        server.kill()
 
 
 async def following(bucket: KeyValue, roster: Roster, value: bytes | None, until: Any) -> Registry:
@@ -71,32 +65,33 @@ async def following(bucket: KeyValue, roster: Roster, value: bytes | None, until
     return registry
 
 
-@pytest.mark.parametrize("what", LISTS)
-async def test_a_list_that_cannot_be_read_removes_nobody(bucket: KeyValue, what: str) -> None:
-    roster = Roster([A, B])
-    await Registry(bucket).put(A, B)
-    registry = await following(bucket, roster, LISTS[what], lambda it: it.unreadable == 1)
-    assert list(roster) == [A, B]
-    with pytest.raises(EngineUnavailable, match="cannot be read"):
-        await registry.put(C)
-    found = await bucket.get(ENGINES)
-    assert (found.value or b"") == LISTS[what], "nobody writes over it"
+async def test_a_list_that_cannot_be_read_removes_nobody(bucket: KeyValue) -> None:
+    for what, value in LISTS.items():
+        await bucket.put(ENGINES, b"{}")
+        await Registry(bucket).put(A, B)
+        roster = Roster([A, B])
+        registry = await following(bucket, roster, value, lambda it: it.unreadable)
+        assert list(roster) == [A, B], what
+        with pytest.raises(EngineUnavailable, match="cannot be read"):
+            await registry.put(C)
+        assert ((await bucket.get(ENGINES)).value or b"") == value, f"{what}: nobody writes over it"
 
 
-@pytest.mark.parametrize("what", ENTRIES)
-async def test_an_entry_that_cannot_be_read_stays_as_it_was(bucket: KeyValue, what: str) -> None:
-    roster = Roster([A, B])
-    value = {A.place: ENTRIES[what], C.place: {**ENTRY, "address": C.address, "rack": 7}}
-    registry = await following(
-        bucket, roster, json.dumps(value).encode(), lambda it: it.unreadable == 1 and roster.at(C.place)
-    )
-    assert list(roster) == [A, C], "B was taken out, C was added"
-    await registry.put(Engine(place=C.place, address=C.address, standing=Standing.DRAINING))
-    written = json.loads((await bucket.get(ENGINES)).value or b"")
-    assert written[A.place] == ENTRIES[what], "as it was"
-    assert (written[C.place]["rack"], written[C.place]["drains"]) == (7, True), "a newer version's field stays"
-    await registry.remove(A.place)
-    assert A.place not in json.loads((await bucket.get(ENGINES)).value or b"")
+async def test_an_entry_that_cannot_be_read_stays_as_it_was(bucket: KeyValue) -> None:
+    for what, entry in ENTRIES.items():
+        await bucket.put(ENGINES, b"{}")
+        await Registry(bucket).put(A, B)
+        roster = Roster([A, B])
+        value = json.dumps({A.place: entry, C.place: {**ENTRY, "address": C.address, "rack": 7}}).encode()
+        registry = await following(bucket, roster, value, lambda it, r=roster: it.unreadable and r.at(C.place))
+        assert list(roster) == [A, C], f"{what}: B was taken out, C was added"
+        assert registry.unreadable == f"1 of 2 engines in the fleet's bucket: {A.place}"
+        await registry.put(Engine(place=C.place, address=C.address, standing=Standing.DRAINING))
+        written = json.loads((await bucket.get(ENGINES)).value or b"")
+        assert written[A.place] == entry, "as it was"
+        assert (written[C.place]["rack"], written[C.place]["drains"]) == (7, True), "a newer version's field stays"
+        await registry.remove(A.place)
+        assert A.place not in json.loads((await bucket.get(ENGINES)).value or b"")
 
 
 async def test_a_list_that_is_deleted_removes_nobody_and_an_empty_one_all(bucket: KeyValue) -> None:

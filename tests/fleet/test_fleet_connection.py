@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.ports import free_port
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 from controlplane.fleet.connection import connected
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from support.daemon_process import BusClient, eventually
 from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
 from support.pickers import Asked, asking, chosen, refused
 
-from controlplane.core.commands import Command, Refuse
-from controlplane.core.events import FLEET_GATE, CommandApplied, ProgramEnded
+from controlplane.core.model.commands import Command, Refuse
+from controlplane.core.model.events import FLEET_GATE, CommandApplied, ProgramEnded
+from controlplane.transport.subjects import event_subject
 from controlplane.wire.codec import decode_events
-from controlplane.wire.subjects import event_subject
 
 pytestmark = pytest.mark.asyncio
 FLEET = "fleet"

@@ -1,4 +1,4 @@
-"""A few of the faults that ``make soak-fleet`` makes two hundred of."""
+"""A few of the faults that ``make soak WHAT=fleet`` makes two hundred of."""
 
 from pathlib import Path
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 from controlplane.lab.fleet.processes import Kind
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 from controlplane.operate.client import connect
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 

@@ -10,7 +10,7 @@ import trustme
 from support.daemon_process import eventually
 
 from controlplane.config.model import KubernetesConfig
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.fleet import kube, kube_leader
 from controlplane.fleet.in_cluster import InCluster
 from controlplane.fleet.roster import Roster
@@ -48,7 +48,7 @@ async def test_the_pod_learns_its_engines_and_says_that_it_leads(
     in_cluster = InCluster(config, roster, lambda: 5)
     assert in_cluster.has_engines
     works = [asyncio.create_task(work()) for work in in_cluster.works.values()]
-    await in_cluster.first_heard()
+    await in_cluster.wait_synced()
     assert [engine.place for engine in roster] == ["gpu-0/engine-30000"]
 
     async def led() -> bool:

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from support.daemon_process import eventually
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.fleet import kube
 from controlplane.fleet.kube import Cluster, EndpointWatch
 from controlplane.fleet.roster import Engine, Roster, Standing

@@ -11,7 +11,7 @@ from support.daemon_process import eventually
 
 from controlplane.fleet import kube_leader
 from controlplane.fleet.kube import Cluster
-from controlplane.fleet.kube_leader import REVISION, LeaderEndpoint, Pod
+from controlplane.fleet.kube_leader import REVISION, LeaderEndpoint
 from fleet.kube_api_double import KubeApiDouble, slice_of
 
 SLICE = "fleet-leader"
@@ -31,7 +31,8 @@ class Pods:
         self.endpoints[name] = endpoint = LeaderEndpoint(
             cluster=self.cluster,
             slice_name=SLICE,
-            pod=Pod(name=name, address=address),
+            pod=name,
+            address=address,
             revision=lambda: self.revisions[name],
         )
         self._tasks.append(asyncio.create_task(endpoint.run()))
@@ -44,9 +45,9 @@ class Pods:
 
     async def points_at(self, address: str, revision: int) -> None:
         async def look() -> bool:
-            told = self.api.get(SLICE)
-            found = [each["addresses"] for each in told["endpoints"] or ()]
-            return found == [[address]] and told["metadata"]["annotations"][REVISION] == str(revision)
+            published = self.api.get(SLICE)
+            found = [each["addresses"] for each in published["endpoints"] or ()]
+            return found == [[address]] and published["metadata"]["annotations"][REVISION] == str(revision)
 
         await eventually(look, what=f"endpoint {address} of revision {revision}")
 
@@ -83,16 +84,16 @@ async def test_a_leader_that_was_overtaken_cannot_write_over_the_younger_one(pod
     pods.revisions["a"] = 7  # frozen for a while, it believes that it leads
     await asyncio.sleep(0.2)
     await pods.points_at("10.0.0.2", 9)
-    assert pods.endpoints["a"].told is None
+    assert pods.endpoints["a"].published is None
 
 
 @pytest.mark.asyncio
 async def test_who_looked_before_the_younger_leader_wrote_is_refused_by_the_api(pods: Pods) -> None:
     def overtake() -> None:
         pods.api.before_write = lambda: None
-        told = slice_of(SLICE)
-        told["metadata"]["annotations"] = {REVISION: "9"}
-        pods.api.put(told)
+        published = slice_of(SLICE)
+        published["metadata"]["annotations"] = {REVISION: "9"}
+        pods.api.put(published)
 
     pods.api.before_write = overtake
     pods.revisions["a"] = 7
@@ -103,7 +104,7 @@ async def test_who_looked_before_the_younger_leader_wrote_is_refused_by_the_api(
     await eventually(looked, what="a younger leader")
     await asyncio.sleep(0.1)
     assert pods.api.get(SLICE)["endpoints"] is None
-    assert pods.endpoints["a"].told is None
+    assert pods.endpoints["a"].published is None
 
 
 @pytest.mark.asyncio

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 from nats.errors import Error as NatsError
-from nats.js.api import ExternalStream, StreamConfig, StreamSource
+from nats.js.api import StreamConfig
 from nats.js.errors import ServiceUnavailableError
 from support.daemon_process import DaemonProcess, eventually
 from support.nats import nats_server_binary
 from support.ports import free_port
 
-from controlplane.fleet.nats_cluster import LocalCluster
-from controlplane.wire.subjects import all_events_subject, event_subject, stream_name
+from controlplane.fleet.stream import FleetBus
+from controlplane.lab.fleet.nats_cluster import LocalCluster
 
 from .nats_servers import connected, made, running
+from .test_fleet_stream import comes, publish, reading
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
 
@@ -102,36 +103,26 @@ async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_
             await connected(f"nats://{node}") as leaf,
             await connected(f"nats://fleet:change-me@{site}") as fleet,
         ):
-            await made(
-                leaf, StreamConfig(name=stream_name("gpu7"), subjects=[all_events_subject("gpu7")], no_ack=True)
-            )
+            own = FleetBus(f"nats://{node}", "gpu7")  # the node's daemon makes the node's stream, on its own server
+            await own.connect()
+            await own.first_stream()
+            url = f"nats://fleet:change-me@{site}"
+            async with reading(url, "gpu7", domains={"gpu7": "gpu7"}) as (bus, heard):
 
-            async def in_reach() -> bool:
-                try:
-                    await fleet.jetstream(domain="gpu7").stream_info(stream_name("gpu7"))
-                except (NatsError, TimeoutError):
-                    return False
-                return True
+                async def joined() -> bool:
+                    await bus.join(["gpu7"])
+                    return not bus.missing
 
-            await eventually(in_reach, what="the leaf at its site")  # else the server tries again after a minute
-            source = StreamSource(
-                name=stream_name("gpu7"),
-                filter_subject=event_subject("gpu7", "engine-30000"),
-                external=ExternalStream(api="$JS.gpu7.API", deliver=""),
-            )
-            await made(fleet, StreamConfig(name=stream_name("fleet"), sources=[source]))
-            forged = await fleet.subscribe("penstock.v1.gpu8.>")
-            await leaf.publish(event_subject("gpu8", "engine-30000"), b"in another's name")
-            await leaf.publish(event_subject("gpu7", "gate"), b"of no use to the fleet")
-            await leaf.publish(event_subject("gpu7", "engine-30000"), b"an engine's")
-
-            async def taken() -> bool:
-                return bool((await fleet.jetstream(timeout=60).stream_info(stream_name("fleet"))).state.messages)
-
-            await eventually(taken, what="an event of the node at the site")
-            assert (await fleet.jetstream(timeout=60).get_msg(stream_name("fleet"), 1)).data == b"an engine's"
-            assert (await fleet.jetstream(timeout=60).stream_info(stream_name("fleet"))).state.messages == 1
-            assert forged.pending_msgs == 0
+                await eventually(joined, what="the leaf's stream at its site")  # else tried again after a minute
+                forged = await fleet.subscribe("penstock.v1.gpu8.>")
+                for publisher in ("gpu8/engine-1/forged", "gpu7/gate/x", "gpu7/engine-1/x"):
+                    await publish(leaf, publisher)
+                await comes(lambda: bool(heard), "an event of the node at the site")
+                assert heard == ["gpu7/engine-1/x"]
+                assert forged.pending_msgs == 0
+                streams = await fleet.jetstream(timeout=60).streams_info()
+                assert [each.config.name for each in streams] == ["PENSTOCK-fleet"]
+            await own.close()
 
 
 @pytest.mark.parametrize("name", ["site.conf", "node.conf"])

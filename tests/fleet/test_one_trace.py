@@ -14,7 +14,7 @@ from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.fleet.processes import Kind
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPANS = ("00f067aa0ba902b7", "00f067aa0ba902b8")  # the client's, one for each of its requests
 ENVOY = "penstock-envoy"

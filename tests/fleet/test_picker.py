@@ -15,23 +15,19 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.data_plane import TOKENS, EngineDouble, engines, envoy
+from support.data_plane import TOKENS, EngineDouble, engines, envoy, own_envoy
 from support.pickers import CHAT, PATIENCE_S, Picker, picker, until
 
-from controlplane.core.events import TurnAbandoned, TurnQueued
+from controlplane.core.model.events import TurnAbandoned, TurnQueued
 from controlplane.fleet.watchdog import STATUS
 
 pytestmark = pytest.mark.asyncio
 
-WAYS = {
-    "headers": {"mode": "NONE", "splits": False},
-    "buffered": {"mode": "BUFFERED", "splits": False},
-    "duplex": {"mode": "FULL_DUPLEX_STREAMED", "splits": False},
-    "asking and watching": {"mode": "BUFFERED", "splits": True},
-}
+# How the picker has a request's body: the first as the product configures Envoy, others by one filter for all.
+WAYS = {"asking and watching": "", "headers": "NONE", "buffered": "BUFFERED", "duplex": "FULL_DUPLEX_STREAMED"}
 TIMEOUT = aiohttp.ClientTimeout(total=PATIENCE_S)
 HELD_MS = 100  # before its picker is killed
-every_way = pytest.mark.parametrize("way", WAYS)
+KEY = {"authorization": "Bearer secret"}  # without it the same id is another program
 
 
 @dataclass
@@ -60,7 +56,8 @@ class Plane:
 @asynccontextmanager
 async def plane(folder: Path, way: str, **limits: Any) -> AsyncIterator[Plane]:
     async with engines(2) as them, picker(*(each.engine for each in them), **limits) as it:
-        asked = envoy(folder, [it.port], [each.engine for each in them], **WAYS[way])
+        served = [each.engine for each in them]
+        asked = envoy(folder, it.port, served, WAYS[way]) if WAYS[way] else own_envoy(folder, [it.port], served)
         async with asked as url, aiohttp.ClientSession(timeout=TIMEOUT) as client:
             yield Plane(url, it, them, client)
 
@@ -70,73 +67,73 @@ def named(way: str, program_id: str) -> dict[str, str]:
     return {"x-penstock-program-id": program_id} if way == "headers" else {}
 
 
-@every_way
-async def test_a_turn_waits_for_its_grant_and_goes_to_its_engine(way: str, tmp_path: Path) -> None:
-    async with plane(tmp_path, way) as it:
-        home = it.engines[1]
-        sent = {"authorization": "Bearer secret", "traceparent": "00-1-2-03", **named(way, "p")}
-        turn = it.ask("p", sent, pad="x" * 100_000)
-        queued = (await it.held())[0]
-        assert queued.program_id == "p" and not turn.done()
-        it.picker.admit("p", home.engine.place)
-        status, headers, answer, data = await turn
-        told = json.loads(answer)
-        assert (status, told["place"], told["bytes"]) == (200, home.engine.place, len(data))
-        assert told["sha256"] == hashlib.sha256(data).hexdigest()
-        assert headers["x-penstock-turn-id"] == queued.turn_id
-        assert headers["x-penstock-hold-ms"] == "1000007"  # the engine's gate has added to what it was told
-        assert int(home.seen[0]["x-penstock-hold-ms"]) >= 0
-        seen = {name.lower(): value for name, value in home.seen[0].items()}
-        assert (seen["authorization"], seen["traceparent"]) == ("Bearer secret", "00-1-2-03")
-        assert (seen["x-penstock-turn-id"], seen["x-penstock-program-id"]) == (queued.turn_id, "p")
-        await until(lambda: it.picker.gate.health()["running_turns"] == 0, "its end is known")
-        assert it.picker.turns.told[-1][:3] == ("ended", "p", home.engine.place)
-        assert it.picker.turns.told[-1][3] == 200
-        # The next turn passes unasked, to the same engine, and so it does if a header names its program.
-        key = {"authorization": "Bearer secret"}  # without it the same id is another program
-        for headers in (named(way, "p"), {"x-penstock-program-id": "p"}):
-            status, _, answer, data = await it.ask("p", {**headers, **key}, pad="x" * 100_000)
-            told = json.loads(answer)
-            assert (status, told["place"], told["bytes"]) == (200, home.engine.place, len(data))
-
-
-@every_way
-async def test_a_full_queue_refuses_and_a_client_that_leaves_is_out_of_it(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_turns_wait_pass_and_are_refused_in_each_way_in_which_envoy_asks(way: str, tmp_path: Path) -> None:
     async with plane(tmp_path, way, max_held=1) as it:
-        waiting = it.ask("p", named(way, "p"))
-        await it.held()
-        status, headers, answer, _ = await it.ask("q", named(way, "q"))
-        told = json.loads(answer)["error"]
-        assert (status, told["code"], told["program_id"], headers["retry-after"]) == (429, "queue_full", "q", "5")
-        waiting.cancel()
-        await until(lambda: it.picker.of(TurnAbandoned), "it has left")
-        assert it.picker.gate.health()["held_turns"] == 0
-        assert not any(each.seen for each in it.engines)
+        await waits_for_its_grant(it, way)
+        await goes_to_its_engine_unasked(it, way)
+        await streams_as_it_is(it, way)
+        await is_refused_or_leaves(it, way)
+        await passes_if_it_is_no_turn(it, way)
 
 
-@every_way
-async def test_a_streamed_answer_and_a_large_body_pass_as_they_are(way: str, tmp_path: Path) -> None:
-    async with plane(tmp_path, way) as it:
-        turn = it.ask("p", {"x-test-stream": "1", **named(way, "p")})
-        await it.held()
-        it.picker.admit("p")
-        status, _, answer, _ = await turn
-        assert (status, answer) == (200, b"".join(b"data: %d\n\n" % number for number in range(TOKENS)))
-        status, _, answer, data = await it.ask("p", named(way, "p"), pad="x" * 9_000_000)
-        assert (status, json.loads(answer)["sha256"]) == (200, hashlib.sha256(data).hexdigest())
+async def waits_for_its_grant(it: Plane, way: str) -> None:
+    home = it.engines[1]
+    sent = {**KEY, "traceparent": "00-1-2-03", **named(way, "p")}
+    turn = it.ask("p", sent, pad="x" * 100_000)
+    queued = (await it.held())[0]
+    assert queued.program_id == "p" and not turn.done()
+    it.picker.admit("p", home.engine.place)
+    status, headers, answer, data = await turn
+    told = json.loads(answer)
+    assert (status, told["place"], told["bytes"]) == (200, home.engine.place, len(data))
+    assert told["sha256"] == hashlib.sha256(data).hexdigest()
+    assert headers["x-penstock-turn-id"] == queued.turn_id
+    assert headers["x-penstock-hold-ms"] == "1000007"  # the engine's gate has added to what it was told
+    seen = {name.lower(): value for name, value in home.seen[0].items()}
+    assert int(seen["x-penstock-hold-ms"]) >= 0
+    assert (seen["authorization"], seen["traceparent"]) == (KEY["authorization"], "00-1-2-03")
+    assert (seen["x-penstock-turn-id"], seen["x-penstock-program-id"]) == (queued.turn_id, "p")
+    await until(lambda: it.picker.gate.health()["running_turns"] == 0, "its end is known")
+    assert it.picker.turns.told[-1] == ("ended", "p", home.engine.place, 200)
 
 
-@every_way
-async def test_what_is_no_turn_passes_and_without_an_engine_nothing_does(way: str, tmp_path: Path) -> None:
-    async with plane(tmp_path, way) as it:
-        async with it.client.get(it.url + "/v1/models") as answer:
-            assert answer.status == 200 and "x-penstock-turn-id" not in answer.headers
-        for each in it.engines:
-            it.picker.roster.remove(each.engine.place)
-        async with it.client.get(it.url + "/v1/models") as answer:
-            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        status, _, answer_bytes, _ = await it.ask("p", named(way, "p"))
-        assert (status, json.loads(answer_bytes)["error"]["code"]) == (503, "no_engine")
+async def goes_to_its_engine_unasked(it: Plane, way: str) -> None:
+    """The next turn does, and so it does if a header names its program."""
+    for headers in (named(way, "p"), {"x-penstock-program-id": "p"}):
+        status, _, answer, data = await it.ask("p", {**headers, **KEY}, pad="x" * 9_000_000)
+        told = json.loads(answer)
+        assert (status, told["place"]) == (200, it.engines[1].engine.place)
+        assert told["sha256"] == hashlib.sha256(data).hexdigest()
+
+
+async def streams_as_it_is(it: Plane, way: str) -> None:
+    status, _, answer, _ = await it.ask("p", {"x-test-stream": "1", **KEY, **named(way, "p")})
+    assert (status, answer) == (200, b"".join(b"data: %d\n\n" % number for number in range(TOKENS)))
+
+
+async def is_refused_or_leaves(it: Plane, way: str) -> None:
+    seen = sum(len(each.seen) for each in it.engines)
+    waiting = it.ask("first", named(way, "first"))
+    await it.held()
+    status, headers, answer, _ = await it.ask("q", named(way, "q"))
+    told = json.loads(answer)["error"]
+    assert (status, told["code"], told["program_id"], headers["retry-after"]) == (429, "queue_full", "q", "5")
+    waiting.cancel()
+    await until(lambda: it.picker.of(TurnAbandoned), "it has left")
+    assert it.picker.gate.health()["held_turns"] == 0
+    assert sum(len(each.seen) for each in it.engines) == seen
+
+
+async def passes_if_it_is_no_turn(it: Plane, way: str) -> None:
+    async with it.client.get(it.url + "/v1/models") as answer:
+        assert answer.status == 200 and "x-penstock-turn-id" not in answer.headers
+    for each in it.engines:
+        it.picker.roster.remove(each.engine.place)
+    async with it.client.get(it.url + "/v1/models") as answer:
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+    status, _, answer_bytes, _ = await it.ask("p", {**named(way, "p"), **KEY})
+    assert (status, json.loads(answer_bytes)["error"]["code"]) == (503, "no_engine")
 
 
 @contextmanager
@@ -162,8 +159,10 @@ async def test_a_held_turn_survives_its_picker(tmp_path: Path) -> None:
         with picker_process(*named) as (first, port_1), picker_process(*named) as (second, port_2):
             ports, everyone = [port_1, port_2], [each.engine for each in them]
             assert first.stdout is not None and second.stdout is not None and second.stdin is not None
-            asked = envoy(tmp_path, ports, everyone, mode="BUFFERED", splits=True, again=True)
-            async with asked as url, aiohttp.ClientSession(timeout=TIMEOUT) as client:
+            async with (
+                own_envoy(tmp_path, ports, everyone, tries=40) as url,
+                aiohttp.ClientSession(timeout=TIMEOUT) as client,
+            ):
                 turn = asyncio.ensure_future(client.post(url + CHAT, json={"program_id": "p", "messages": []}))
                 *held, begun_ms = (await asyncio.to_thread(first.stdout.readline)).split()
                 assert held == ["held", "p"]

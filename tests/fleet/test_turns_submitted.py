@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from nats.js.api import StreamConfig
 
-from controlplane.core.events import TurnSubmitted
-from controlplane.fleet.nats_cluster import LocalCluster
+from controlplane.core.model.events import TurnSubmitted
+from controlplane.lab.fleet.nats_cluster import LocalCluster
 from controlplane.lab.fleet.submitted import turns_submitted
+from controlplane.transport.subjects import all_events_subject, event_subject, stream_name
 from controlplane.wire.codec import encode_events
-from controlplane.wire.subjects import all_events_subject, event_subject, stream_name
 
 from .nats_servers import connected, made, running
 

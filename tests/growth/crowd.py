@@ -11,13 +11,18 @@ from typing import Any
 
 from opentelemetry.metrics import NoOpMeter
 
-from controlplane.core import events as ev
-from controlplane.core.controller import Controller
-from controlplane.core.policies import Choice
-from controlplane.core.presets import preset
-from controlplane.core.types import seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.presets import preset
+from controlplane.core.scheduling.controller import Controller
+from controlplane.daemon.observe.engine_metrics import EngineTokens
+from controlplane.daemon.observe.journal import Journal
+from controlplane.daemon.observe.metrics import Look, Metrics
+from controlplane.daemon.observe.regrets import Regrets
+from controlplane.daemon.pipeline import DecisionPipeline
+from controlplane.daemon.status.decisions import Decisions
+from controlplane.daemon.status.engines import MoveLog
 from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.fleet.sessions import Pool, Sessions
 from controlplane.gate.contexts import Contexts
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.gate import Gate
@@ -26,13 +31,6 @@ from controlplane.gate.limits import GateLimits
 from controlplane.gate.programs import Proofs
 from controlplane.gate.sizing import measure
 from controlplane.gate.tickets import Refused, Ticket
-from controlplane.shell.decisions import Decisions
-from controlplane.shell.engine_metrics import EngineTokens
-from controlplane.shell.engines import Moves
-from controlplane.shell.metrics import Look, Metrics
-from controlplane.shell.pump import Pump
-from controlplane.shell.regrets import Regrets
-from controlplane.shell.timelines import Timelines
 from controlplane.wire.codec import Heartbeat, encode_events
 
 AT_ONCE = 20  # programs
@@ -43,13 +41,14 @@ class Crowd:
 
     def __init__(self, preset_name: str) -> None:
         self.now_ns = seconds(1000)
-        self.pump = Pump(Controller(preset(preset_name)))
-        self.tokens, self.regrets, self.decisions, self.moves = EngineTokens(), Regrets(), Decisions(), Moves()
-        self.timelines = Timelines(lambda: self.pump.controller, most=64)
+        self.pipeline = DecisionPipeline(Controller(preset(preset_name)))
+        self.tokens, self.regrets, self.decisions, self.moves = EngineTokens(), Regrets(), Decisions(), MoveLog()
+        self.journal = Journal(lambda: self.pipeline.controller, most=64)
         metrics = Metrics(
-            NoOpMeter("growth"), Look(lambda: None, lambda: ()), lambda: self.pump.controller, self.tokens
+            NoOpMeter("growth"), Look(lambda: None, lambda: ()), lambda: self.pipeline.controller, self.tokens
         )
-        self.pump.recorders += [self.timelines, self.regrets, metrics]
+        self.journal.views.append(metrics)
+        self.pipeline.recorders += [self.journal, self.regrets]
         self.regrets.lead([], self.now_ns)
         self.sent: list[tuple[str, ev.Event]] = []  # by the gate, since the last step
         self.gate = Gate(
@@ -59,7 +58,6 @@ class Crowd:
         )
         self.gate._proofs = Proofs(64)
         self.contexts, self.continuity = Contexts(most_parts=1000), Continuity(most=32)
-        self.sessions = Sessions(preset(preset_name).placement, forget_s=60)
         self.reporter = ToolReporter(url="nats://127.0.0.1:1", node="node", enabled=False)
         self.numbers: dict[str, int] = {}  # of events, by the publishers of this step
         self.gate_number = 0
@@ -69,11 +67,11 @@ class Crowd:
     def roots(self) -> Sequence[object]:
         """The objects that live as long as the process."""
         return (
-            self.pump, self.regrets, self.decisions, self.moves, self.gate, self.contexts, self.continuity,
-            self.sessions, self.reporter,
+            self.pipeline, self.regrets, self.decisions, self.moves, self.gate, self.contexts, self.continuity,
+            self.reporter,
         )  # fmt: skip
 
-    def tell(self, publisher: str, *events: ev.Event) -> None:
+    def record(self, publisher: str, *events: ev.Event) -> None:
         """As bytes over the bus."""
         first = self.gate_number if publisher == "node/gate/1" else self.numbers.get(publisher, 0)
         data = encode_events(publisher, first + 1, [(self.now_ns, event) for event in events])
@@ -81,20 +79,20 @@ class Crowd:
             self.gate_number += len(events)
         else:
             self.numbers[publisher] = first + len(events)
-        self.pump.feed(data, self.now_ns)
+        self.pipeline.feed(data, self.now_ns)
 
     def step(self, by_s: float = 1.0) -> None:
         """Time passes: what the gate told arrives, the daemon decides, and the gate obeys."""
         self.now_ns += seconds(by_s)
         sent, self.sent[:] = list(self.sent), []
         for publisher, event in sent:
-            self.tell(publisher, event)
-        self.tell("node/host/1", ev.HostSampled(cpus=64))
-        while self.pump.controller.next_deadline_ns() <= self.now_ns:
-            commands = self.pump.decide(self.now_ns)
-            self.pump.tell()
-            self.decisions.tell(commands, self.now_ns)
-            self.moves.tell(commands, self.now_ns)
+            self.record(publisher, event)
+        self.record("node/host/1", ev.HostSampled(cpus=64))
+        while self.pipeline.controller.next_deadline_ns() <= self.now_ns:
+            commands = self.pipeline.decide(self.now_ns)
+            self.pipeline.record()
+            self.decisions.record(commands, self.now_ns)
+            self.moves.record(commands, self.now_ns)
             for command in commands:
                 self.gate.on_command(command)
         self.gate.on_heartbeat(
@@ -115,8 +113,8 @@ class Crowd:
     async def _live(self, names: Sequence[str]) -> None:
         engine = f"node/engine-{names[0]}/1"
         pool = ev.PoolSampled(total_blocks=10**6, free_blocks=10**6, block_tokens=16, retractions=1)
-        self.tell(engine, pool)
-        self.tell(f"node/gate-{names[0]}/1", ev.PublisherState(role=f"gate-{names[0]}"))
+        self.record(engine, pool)
+        self.record(f"node/gate-{names[0]}/1", ev.PublisherState(role=f"gate-{names[0]}"))
         asking = {
             asyncio.ensure_future(self.gate.enter(ticket)): ticket for name in names for ticket in self._ask(name)
         }
@@ -133,8 +131,7 @@ class Crowd:
         for name in names:
             self._leave(name)
         self.step()
-        self.tell(engine, ev.PublisherState(role=f"engine-{names[0]}"))
-        self.sessions.lost(engine)
+        self.record(engine, ev.PublisherState(role=f"engine-{names[0]}"))
         for publisher in list(self.numbers):
             if publisher != "node/host/1":
                 del self.numbers[publisher]
@@ -142,8 +139,8 @@ class Crowd:
     def _ask(self, name: str) -> Iterator[Ticket]:
         """A program with an account and a model of its own, its child, and a request that names nobody."""
         hook = f"node/tool/{name}"
-        self.tell(hook, ev.ProgramArrived(program_id=f"child-{name}", parent_id=f"p-{name}", tenant=f"t-{name}"))
-        self.tell(hook, ev.EnvironmentWanted(program_id=f"p-{name}"))
+        self.record(hook, ev.ProgramArrived(program_id=f"child-{name}", parent_id=f"p-{name}", tenant=f"t-{name}"))
+        self.record(hook, ev.EnvironmentWanted(program_id=f"p-{name}"))
         body: dict[str, Any] = {
             "model": f"model-{name}",
             "messages": [{"role": "user", "content": f"{name} " * 50}, {"role": "user", "content": "go on"}],
@@ -167,10 +164,10 @@ class Crowd:
         yield Ticket(turn_id=f"a-{name}/1", program_id=f"anonymous-{name}", anonymous=True)
 
     def _work(self, ticket: Ticket, engine: str) -> None:
-        """A turn, the reply that calls a tool, its run, and what a picker of such sessions remembers."""
+        """A turn, the reply that calls a tool, and its run."""
         name, turn = ticket.program_id, ticket.turn_id
         ids = {"program_id": name, "turn_id": turn}
-        self.tell(
+        self.record(
             engine,
             ev.TurnSubmitted(projected_blocks=10, prompt_bytes=900, **ids),
             ev.FirstToken(prompt_tokens=900, prefill_ns=10**6, **ids),
@@ -183,24 +180,20 @@ class Crowd:
         self.gate.leave(ticket)
         hook = f"node/tool/{name}"
         call = {"program_id": name, "call_id": "1", "tool": f"tool-{name}"}
-        self.tell(hook, ev.ToolStarted(**call), ev.ToolEnded(duration_ns=10**6, **call))
-        self.tell(hook, ev.ToolStarted(**call | {"call_id": "2"}))  # its end is lost
+        self.record(hook, ev.ToolStarted(**call), ev.ToolEnded(duration_ns=10**6, **call))
+        self.record(hook, ev.ToolStarted(**call | {"call_id": "2"}))  # its end is lost
         self.reporter.tool_started(name, "1", f"tool-{name}")
         if not self.came % 4 and name.endswith("0"):
-            self.tell(hook, ev.ToolEnded(duration_ns=1, **call | {"call_id": "3"}))  # it never began
+            self.record(hook, ev.ToolEnded(duration_ns=1, **call | {"call_id": "3"}))  # it never began
         again = {"program_id": name, "turn_id": f"{name}/2"}
-        self.tell(
+        self.record(
             engine,
             ev.TurnSubmitted(projected_blocks=10, **again),
             ev.TurnEnded(prompt_tokens=990, output_tokens=9, service_ns=10**6, tool_calls=1, tool="bash", **again),
         )
-        where, choice = self.sessions.place(name, 900, {engine: Pool(total_tokens=10**6)}, self.now_ns)
-        assert choice in Choice
-        self.sessions.begin(turn, name, where, 900, self.now_ns)
-        self.sessions.end(turn, self.now_ns)
 
     def _leave(self, name: str) -> None:
         """One half says goodbye, the others are only silent."""
         if int(name, 16) % 2:
-            self.tell(f"node/tool/{name}", ev.ProgramEnded(program_id=f"p-{name}"))
+            self.record(f"node/tool/{name}", ev.ProgramEnded(program_id=f"p-{name}"))
             self.gate.end_program(f"p-{name}")

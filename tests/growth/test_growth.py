@@ -10,7 +10,7 @@ import pytest
 from .crowd import Crowd
 from .live_objects import sizes
 
-_BOUND, _PROGRAMS = 16, 320
+_BOUND, _PROGRAMS = 16, 160
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def _lived_through(crowd: Crowd) -> list[Counter[str]]:
         await crowd.live(_PROGRAMS)
         crowd.rest()
         found.append(sizes(*crowd.roots))
-    assert crowd.pump.controller.ledger.estimates.turns.programs > 100, "they ran"
+    assert crowd.pipeline.controller.ledger.estimates.turns.programs > 100, "they ran"
     return found
 
 

@@ -17,7 +17,7 @@ from generate_dashboard import dashboard  # noqa: E402
 from metrics_example import exposed_example  # noqa: E402
 
 RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
-PAGE = ROOT / "controlplane" / "shell" / "page" / "index.html"
+PAGE = ROOT / "controlplane" / "daemon" / "api" / "page" / "index.html"
 DASHBOARD = ROOT / "deploy" / "grafana" / "penstock.json"
 _METRIC = re.compile(r"\bpenstock_\w+")
 _LABELS = re.compile(r"(penstock_\w+)\{([^}]*)\}")

@@ -1,6 +1,7 @@
 """The examples do what their pages say: in a copy of the repository, with no edit beyond the ones they name."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from controlplane.core.presets import PRESETS
+from controlplane.core.policies.admission import ADMISSION
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.sweep.results import FIGURES
 from controlplane.lab.sweep.run_cell import run_cell
-from controlplane.lab.sweep.spec import cells, load_sweep
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "admission_gradient"
@@ -32,12 +34,14 @@ class Copy:
             shutil.copytree(ROOT / "tests" / room, folder / "tests" / room, ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", folder)
         shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
-        admission = folder / "controlplane" / "core" / "admission"
+        admission = folder / "controlplane" / "core" / "policies" / "admission"
         shutil.copy(EXAMPLE / "gradient.py", admission)
         registry = admission / "__init__.py"
         lines = registry.read_text().splitlines()
-        last_import = max(n for n, line in enumerate(lines) if line.startswith("from controlplane.core.admission."))
-        lines.insert(last_import + 1, "from controlplane.core.admission.gradient import Gradient")
+        last_import = max(
+            n for n, line in enumerate(lines) if line.startswith("from controlplane.core.policies.admission.")
+        )
+        lines.insert(last_import + 1, "from controlplane.core.policies.admission.gradient import Gradient")
         lines.insert(lines.index("}"), '    "gradient": Gradient,')
         registry.write_text("\n".join(lines) + "\n")
 
@@ -61,11 +65,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return Copy(tmp_path_factory.mktemp("gradient"))
 
 
-def test_the_copy_is_what_runs(copy: Copy) -> None:
-    done = copy.run("-c", "import controlplane.core.admission as a; print(a.__file__)")
-    assert done.stdout.startswith(str(copy.folder)), done.stderr
-
-
 def test_property_tests_pick_the_policy_up(copy: Copy) -> None:
     done = copy.run(
         "-m", "pytest", "-p", "no:cacheprovider", "-v", "tests/property/test_policies.py", "-k", "radient"
@@ -76,8 +75,10 @@ def test_property_tests_pick_the_policy_up(copy: Copy) -> None:
 
 
 def test_presets_list_it(copy: Copy) -> None:
+    done = copy.run("-c", "import controlplane.core.policies.admission as a; print(a.__file__)")
+    assert done.stdout.startswith(str(copy.folder)), done.stderr
     listing = json.loads(copy.penstock("presets", "--json").stdout)
-    assert listing["policies"]["admission"] == ["capacity", "concur", "fixed", "aimd", "gradient"]
+    assert listing["policies"]["admission"] == [*ADMISSION, "gradient"]
     assert re.search(r"\[admission\] policy = .*\bgradient\b", copy.penstock("presets").stdout)
 
 
@@ -112,7 +113,7 @@ def test_the_simulator_runs_it(copy: Copy) -> None:
 
 def test_the_page_shows_what_the_test_does() -> None:
     page = (EXAMPLE / "README.md").read_text()
-    assert "from controlplane.core.admission.gradient import Gradient" in page
+    assert "from controlplane.core.policies.admission.gradient import Gradient" in page
     assert '"gradient": Gradient,' in page
 
 
@@ -127,46 +128,41 @@ def test_the_loop_by_hand_runs() -> None:
     assert "the replay gave the same commands" in done.stdout
 
 
-def test_every_preset_runs_in_every_corner_of_the_big_grid() -> None:
-    spec = load_sweep(ROOT / "examples" / "sweeps" / "all-presets.toml")
-    grid = list(cells(spec))
-    assert len(grid) == 5 * 2 * 2 * 5 * len(PRESETS)
-    assert {cell.preset for cell in grid} == set(PRESETS)
-    few = replace(spec, workload=tuple(replace(workload, programs=3) for workload in spec.workload), seeds=(1,))
-    heaviest = {(cell.workload, cell.hardware, cell.preset): cell for cell in cells(few)}
-    assert len(heaviest) == 2 * 2 * len(PRESETS)
-    for cell in heaviest.values():
+def run_corners(spec: SweepSpec) -> None:
+    """Of few programs, a cell for each workload, each hardware and each preset."""
+    drawn = tuple(each for each in spec.workload if "shared/traces" not in each.source)
+    few = replace(spec, workload=tuple(replace(each, programs=3) for each in drawn), seeds=(1,))
+    corners: dict[tuple[str, str], Cell] = {}
+    for cell in cells(few):
+        corners |= {(axis, getattr(cell, axis)): cell for axis in ("workload", "hardware", "preset")}
+    for cell in {cell.digest: cell for cell in corners.values()}.values():
         figures = run_cell(few, cell)
         assert set(figures) == set(FIGURES), cell
-        assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
-        assert sum(value for name, value in figures.items() if name.startswith("pool_")) == pytest.approx(1.0)
-        assert 0 < figures["jain_index"] <= 1.0 + 1e-9, cell
-
-
-@pytest.mark.parametrize(
-    ("name", "runs"), [("any-mix", 36_450), ("any-mix-small", 1_440), ("ablations", 540), ("placement", 80)]
-)
-def test_a_corner_of_the_yardstick_runs(name: str, runs: int) -> None:
-    spec = load_sweep(ROOT / "examples" / "sweeps" / f"{name}.toml")
-    drawn = tuple(each for each in spec.workload if "shared/traces" not in each.source)  # those may not be here
-    loads, told = len(spec.arrivals), len(spec.telemetries)
-    size = len(spec.workload) * len(spec.hardware) * loads * told * len(spec.seeds) * len(spec.names)
-    assert size == runs
-    few = replace(spec, workload=tuple(replace(each, programs=3) for each in drawn), seeds=(1,))
-    grid = list(cells(few))
-    assert len(grid) == len(drawn) * len(spec.hardware) * loads * told * len(spec.names)
-    corner = {(cell.workload, cell.preset): cell for cell in grid}
-    for cell in corner.values():
-        figures = run_cell(few, cell)
         assert (figures["programs_ended"], figures["programs_failed"]) == (3, 0), cell
         assert figures["bound_jct_mean_s"] <= figures["jct_mean_s"], cell
 
 
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("all-presets", 100 * len(PRESETS)),
+        ("any-mix", 36_450),
+        ("any-mix-small", 1_440),
+        ("ablations", 540),
+        ("placement", 80),
+        ("fleet", 32),
+    ],
+)
+def test_corners_of_a_sweep_run(name: str, runs: int) -> None:
+    spec = load_sweep(ROOT / "examples" / "sweeps" / f"{name}.toml")
+    if any("shared/traces" in each.source for each in spec.workload):  # those may not be here
+        axes = (spec.workload, spec.hardware, spec.arrivals, spec.telemetries, spec.seeds, spec.names)
+        assert math.prod(map(len, axes)) == runs
+    else:
+        assert sum(1 for _ in cells(spec)) == runs
+    run_corners(spec)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "studies").glob("*.toml")), ids=lambda path: path.stem)
-def test_a_corner_of_each_papers_study_runs(path: Path) -> None:
-    spec = load_sweep(path)
-    few = replace(spec, workload=tuple(replace(each, programs=3) for each in spec.workload), seeds=(1,))
-    for cell in {(cell.hardware, cell.workload): cell for cell in cells(few)}.values():
-        assert run_cell(few, cell)["programs_ended"] == 3, cell
-    for cell in {cell.preset: cell for cell in cells(few)}.values():
-        assert run_cell(few, cell)["programs_ended"] == 3, cell
+def test_corners_of_each_papers_study_run(path: Path) -> None:
+    run_corners(load_sweep(path))

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import generate_reference  # noqa: E402
 
 
 def test_the_site_builds_and_every_link_in_it_leads_somewhere(tmp_path: Path) -> None:
@@ -21,3 +23,8 @@ def test_the_site_builds_and_every_link_in_it_leads_somewhere(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "site" / "how-to" / "watch-a-node.html").exists()
+    index = (tmp_path / "site" / "index.html").read_text()
+    for made in generate_reference.PAGES:
+        page = Path("reference", made).with_suffix(".html")
+        assert (tmp_path / "site" / page).exists()
+        assert f'href="{page}"' in index

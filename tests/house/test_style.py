@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -27,20 +28,17 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A signature of options, one a line, is the command's reference and no logic: it is not counted.
 COUNTED_FROM_THE_BODY = tuple(
-    f"controlplane/cli/{name}.py"
-    for name in ("fleet", "fleet_envoy", "live", "run", "simulate", "what_if", "advise")
+    f"controlplane/cli/{name}.py" for name in ("fleet", "fleet_envoy", "live", "run", "simulate", "what_if")
 )
 # Longer in one idea, which a cut would tear: each path with its reason.
 LONGER: dict[str, str] = {
-    "controlplane/core/controller.py": "one tick, in the order of its steps; their rules lie beside it",
-    "controlplane/shell/daemon.py": "recovers, stands by or leads, serves; its parts lie beside it",
+    "controlplane/daemon/daemon.py": "recovers, stands by or leads, serves; its parts lie beside it",
     "controlplane/gate/gate.py": "who may pass; what it holds, hears and remembers lies in files beside it",
-    "controlplane/emit/pump.py": "one thread's life, from its connection to its end; what it keeps lies beside it",
-    "controlplane/lab/sim/world.py": "a turn from gate to tool and back; who takes part lies beside it",
+    "controlplane/emit/publisher_loop.py": "one thread, from connection to end; what it keeps lies beside it",
 }
 
 CORE_FORBIDS = {"asyncio", "time", "random", "logging", "os", "socket", "threading"}
-EXTRAS = {"numpy", "matplotlib", "jinja2", "uvicorn", "starlette", "pyarrow", "ray"}
+EXTRAS = {"numpy", "matplotlib", "jinja2", "uvicorn", "starlette", "ray"}
 OF_THE_DAEMON = {
     "anyio",
     "rich",
@@ -172,6 +170,12 @@ def test_nothing_is_left_to_do() -> None:
     assert [line for line in lines_that_match(UNDONE) if not line.startswith("docs/")] == []
 
 
+def test_no_two_files_of_tests_bear_one_name() -> None:
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_skipped_tests_say_why() -> None:
     silent = []
     for path in TESTS:
@@ -221,7 +225,7 @@ def test_core_imports_the_standard_library_only(path: Path) -> None:
     ("modules", "hidden"),
     [
         (
-            "controlplane.shell.compose, controlplane.cli.app, controlplane.cli.presets, "
+            "controlplane.daemon.compose, controlplane.cli.app, controlplane.cli.presets, "
             "controlplane.operate.doctor",
             EXTRAS,
         ),
@@ -240,7 +244,7 @@ def test_what_it_does_not_need_may_be_missing(modules: str, hidden: set[str]) ->
 
 
 def test_the_daemon_imports_nothing_heavy() -> None:
-    code = "import json, sys, controlplane.shell.compose; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, controlplane.daemon.compose; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
     assert "controlplane" in loaded
@@ -273,7 +277,7 @@ def test_each_command_teaches_itself(words: tuple[str, ...]) -> None:
 
 
 def test_help_comes_at_once() -> None:
-    """Within 0.4 s on a quiet machine: four times the CPU of importing what prints it; the least of three each."""
+    """Within 0.4 s on a quiet machine: below five times the CPU of importing what prints it; the least of three."""
 
     def cpu_s(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -285,4 +289,4 @@ def test_help_comes_at_once() -> None:
     for _ in range(3):
         printing.append(cpu_s("-c", "import rich.console, typer.main"))
         helping.append(cpu_s("-m", "controlplane", "--help"))
-    assert min(helping) < 4 * min(printing)
+    assert min(helping) < 5 * min(printing)

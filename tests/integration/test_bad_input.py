@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import penstock
 
 ZERO = '{"program_id":"a","source":"x","turns":[{"input_tokens":9,"output_tokens":0,"tool":null,"tool_ms":null}]}'
 GOOD = '{"program_id":"b","source":"x","turns":[{"input_tokens":900,"output_tokens":9,"tool":null,"tool_ms":null}]}'
@@ -20,11 +21,6 @@ FILES = {
 }
 
 
-def penstock(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "controlplane", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
     for name, text in FILES.items():
@@ -35,9 +31,9 @@ def traces(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["simulate", "{}/zero"], "zero:1: turns[0].output_tokens: expected >= 1, got 0"),
-        (["simulate", "{}/missing"], "missing:1: turns: missing"),
-        (["simulate", "{}/text"], "text:1: not JSON"),
+        (["simulate", "{}/zero"], "zero:1: turns[0].output_tokens: Expected `int` >= 1"),
+        (["simulate", "{}/missing"], "missing:1: Object missing required field `turns`"),
+        (["simulate", "{}/text"], "text:1: JSON is malformed"),
         (["simulate", "{}/empty"], "the file is empty"),
         (["simulate", "{}/absent"], "absent: cannot read the trace"),
         (["simulate", "synthetic:nothing"], "built in: swe-bench"),

@@ -1,9 +1,9 @@
 """A nats-server of one's own: the configurations of deploy/, with the users that ``penstock bus config`` makes."""
 
+import asyncio
 import json
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,31 +13,30 @@ import pytest
 import pytest_asyncio
 import trustme
 from nats.js.errors import NotFoundError
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.commands import penstock
+from support.daemon_process import BusClient, DaemonProcess, eventually, running
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import ProgramArrived
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import ProgramArrived
 from controlplane.emit.emitter import Emitter
-from controlplane.wire.endpoint import resolve_url, told_url
-from controlplane.wire.nats_options import CA, CERTIFICATE, PRIVATE_KEY
-from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import event_subject, stream_name
+from controlplane.transport.endpoint import resolve_url, url_from_env
+from controlplane.transport.nats_options import CA, CERTIFICATE, PRIVATE_KEY
+from controlplane.transport.roles import BusRole
+from controlplane.transport.subjects import event_subject, stream_name
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 NODES = ("gpu7", "gpu8")
 
 
-def bus_config(folder: Path, url: str, *nodes: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "controlplane", "bus", "config", "--folder", folder, "--url", url]
-    for node in nodes:
-        command += ["--node", node]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def bus_config(folder: Path, url: str, *nodes: str) -> "subprocess.CompletedProcess[str]":
+    named = (word for node in nodes for word in ("--node", node))
+    return penstock("bus", "config", "--folder", str(folder), "--url", url, *named)
 
 
 def url_of(folder: Path, node: str, role: BusRole) -> str:
-    return told_url({"PENSTOCK_NATS_URL_FILE": str(folder / "bus" / f"{node}.{role}.env")})
+    return url_from_env({"PENSTOCK_NATS_URL_FILE": str(folder / "bus" / f"{node}.{role}.env")})
 
 
 @asynccontextmanager
@@ -53,12 +52,8 @@ async def served(folder: Path, settings: Path, port: int, *changes: tuple[str, s
         [nats_server_binary(), "-c", folder / settings.name, *store], stderr=subprocess.DEVNULL
     )
     try:
-
-        async def up() -> bool:
-            assert process.poll() is None, "the server ended"
-            return is_listening(port)
-
-        await eventually(up, what="a server")
+        await eventually(lambda: process.poll() is not None or is_listening(port), what="a server")
+        assert process.poll() is None, "the server ended"
         yield
     finally:
         process.kill()
@@ -99,20 +94,16 @@ async def test_each_node_has_its_own(compose: Path) -> None:
             await second.client.jetstream().delete_stream(stream_name("gpu7"))
         assert (await first.status())["status"]["rejected"] == 0
         assert (await second.status())["programs"] == {}
+        where = ("--state-dir", str(compose), "--nats", url_of(compose, "gpu7", BusRole.READER))
+        done = await asyncio.to_thread(penstock, "doctor", "--node", "gpu7", "--json", *where)
+        found = {finding["what"]: finding["state"] for finding in json.loads(done.stdout)}
+        assert (found["bus"], found["JetStream"], found["clocks"]) == ("ok", "ok", "ok")
         await first.close()
         await second.close()
         assert [daemon.stop() for daemon in daemons] == [0, 0]
     finally:
         for daemon in daemons:
             daemon.clean_up()
-
-
-def test_the_doctor_looks_as_a_reader(compose: Path) -> None:
-    command = [sys.executable, "-m", "controlplane", "doctor", "--node", "gpu7", "--json"]
-    command += ["--state-dir", str(compose), "--nats", url_of(compose, "gpu7", BusRole.READER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    found = {finding["what"]: finding["state"] for finding in json.loads(done.stdout)}
-    assert (found["bus"], found["JetStream"], found["clocks"]) == ("ok", "look", "ok")
 
 
 @pytest.mark.asyncio
@@ -141,14 +132,23 @@ async def test_the_systemd_server_wants_a_certificate_and_a_password(
             client = await nats.connect(url, tls=context)
             bus = BusClient(client, "gpu7")
             await bus.status()
+            agent = Emitter(url=url_of(tmp_path, "gpu7", BusRole.AGENT), node="gpu7", role="tool")
+            agent.start()
+            agent.emit(ProgramArrived(program_id="run"))
+            await bus.status_where(lambda s: "run" in s["programs"], "the run")
+            agent.close()
             await bus.close()
             assert daemon.stop() == 0
         finally:
             daemon.clean_up()
-        stranger = DaemonProcess(tmp_path / "stranger", "--nats", f"tls://localhost:{port}", node="gpu7")
-        stranger.start()
-        assert stranger.wait() == 1
+        with running(tmp_path / "stranger", "--nats", f"tls://localhost:{port}") as stranger:
+            assert await asyncio.to_thread(stranger.wait) == 1
         assert "Authorization Violation" in stranger.log
+        monkeypatch.delenv(CERTIFICATE)
+        monkeypatch.delenv(PRIVATE_KEY)
+        with running(tmp_path / "bare", "--nats", url) as bare:
+            assert await asyncio.to_thread(bare.wait) == 1
+        assert "no NATS server answers at tls://localhost" in bare.log
 
 
 def test_passwords_are_made_once_and_nodes_may_be_added(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,20 +15,29 @@ from urllib.parse import urlsplit
 import nats
 import pytest
 from nats.aio.client import Client
-from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually, says, serving
+from support.daemon_process import (
+    NODE,
+    TIMEOUT_S,
+    BusClient,
+    DaemonProcess,
+    bus_of,
+    eventually,
+    queued,
+    running,
+    says,
+    serving,
+)
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
 from controlplane.emit.emitter import Emitter
-from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.wire.codec import Heartbeat, encode_commands, encode_events, encode_heartbeat
-from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import Endpoint, read_endpoint, write_endpoint
-from controlplane.wire.nats_url import shown
-from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import (
+from controlplane.transport.delivery import delivered
+from controlplane.transport.endpoint import Endpoint, read_endpoint, write_endpoint
+from controlplane.transport.nats_url import redact
+from controlplane.transport.roles import BusRole
+from controlplane.transport.subjects import (
     all_events_subject,
     command_subject,
     event_subject,
@@ -36,6 +46,7 @@ from controlplane.wire.subjects import (
     stream_name,
     tool_command_subject,
 )
+from controlplane.wire.codec import Heartbeat, encode_commands, encode_events, encode_heartbeat
 
 pytestmark = pytest.mark.asyncio
 
@@ -86,14 +97,10 @@ MAY_NOT_HEAR = {
 }
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(tmp_path)
-    daemon.start()
-    try:
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with running(tmp_path_factory.mktemp("roles")) as daemon:
         yield daemon
-    finally:
-        daemon.clean_up()
 
 
 def url_of(daemon: DaemonProcess, role: BusRole) -> str:
@@ -127,127 +134,79 @@ class User:
     async def is_refused(self, subject: str, action: str) -> None:
         """Return once the server said so."""
 
-        async def look() -> bool:
-            return any(f'permissions violation for {action} to "{subject.lower()}"' in why for why in self.refused)
-
-        await eventually(look, what=f"refusal of {action} to {subject}; there are {self.refused}")
+        wanted = f'permissions violation for {action} to "{subject.lower()}"'
+        await eventually(
+            lambda: any(wanted in why for why in self.refused), what=f"{wanted}; there are {self.refused}"
+        )
 
     async def says(self, subject: str, data: bytes, reply: str = "") -> None:
         await self.client.publish(subject, data, reply=reply)
         await delivered(self.client)
 
 
-async def listening_in(daemon: DaemonProcess) -> tuple[BusClient, list[tuple[str, bytes]]]:
+@asynccontextmanager
+async def listening_in(daemon: DaemonProcess) -> AsyncIterator[tuple[BusClient, list[tuple[str, bytes]]]]:
     """A client with the daemon's rights, and a list that grows by what is said on the bus."""
-    bus = await serving(daemon)
     heard: list[tuple[str, bytes]] = []
 
     async def hear(message: Any) -> None:
         heard.append((message.subject, message.data))
 
-    await bus.client.subscribe(f"penstock.v1.{NODE}.>", cb=hear)
-    await delivered(bus.client)
-    return bus, heard
+    async with bus_of(daemon) as bus:
+        await bus.client.subscribe(f"penstock.v1.{NODE}.>", cb=hear)
+        await delivered(bus.client)
+        yield bus, heard
 
 
 @pytest.mark.parametrize("role", list(MAY_NOT_SAY))
 async def test_the_server_refuses_what_is_not_the_roles(daemon: DaemonProcess, role: BusRole) -> None:
     """And nothing comes of it: nobody hears it, the stream does not hold it, and is there as before."""
-    bus, heard = await listening_in(daemon)
-    before = await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)
-    async with User.connected(url_of(daemon, role)) as user:
-        for subject, data in MAY_NOT_SAY[role].items():
-            await user.says(subject, data)
-            await user.is_refused(subject, "publish")
-        for subject in MAY_NOT_HEAR[role]:
-            await user.client.subscribe(subject)
-            await user.is_refused(subject, "subscription")
-    after = await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)
-    assert after.created == before.created
-    assert after.state.first_seq == before.state.first_seq
+    async with listening_in(daemon) as (bus, heard):
+        stream = bus.client.jetstream(timeout=TIMEOUT_S)
+        before, status_before = await stream.stream_info(STREAM), (await bus.status())["status"]
+        async with User.connected(url_of(daemon, role)) as user:
+            for subject, data in MAY_NOT_SAY[role].items():
+                await user.says(subject, data)
+                await user.is_refused(subject, "publish")
+            for subject in MAY_NOT_HEAR[role]:
+                await user.client.subscribe(subject)
+                await user.is_refused(subject, "subscription")
+        after, status = await stream.stream_info(STREAM), (await bus.status())["status"]
+    assert (after.created, after.state.first_seq) == (before.created, before.state.first_seq)
     forged = set(MAY_NOT_SAY[role].values()) - {b"", b"{}"}
     assert [subject for subject, data in heard if data in forged] == []
-    status = (await bus.status())["status"]
-    assert (status["refused"], status["rejected"], status["programs"]) == (0, 0, 0)
+    for figure in ("refused", "rejected", "programs"):
+        assert status[figure] == status_before[figure]
     assert not status["orders"]["draining"]
-    await bus.close()
-    assert daemon.stop() == 0
-
-
-async def test_an_agent_reports_its_run_and_hears_what_is_for_tools(daemon: DaemonProcess) -> None:
-    bus = await serving(daemon)
-    reporter = ToolReporter(url=url_of(daemon, BusRole.AGENT), node=NODE)
-    try:
-        reporter.program_started("run", tenant="team")
-        reporter.tool_started("run", "call", "bash")
-        await bus.status_where(lambda s: s["programs"].get("run", {}).get("open_tools") == 1, "an open tool")
-        reporter.program_ended("run")
-        await bus.status_where(lambda s: not s["programs"].get("run", {}).get("open_tools"), "none")
-        assert reporter.stats.last_error == ""
-    finally:
-        reporter.close()
-    await bus.close()
-
-
-async def test_what_is_for_tools_is_said_to_them_alone(daemon: DaemonProcess) -> None:
-    bus = await serving(daemon)
-    heard: list[cmd.Command] = []
-    agent = Emitter(url=url_of(daemon, BusRole.AGENT), node=NODE, role="tool", on_command=heard.append)
-    engine = Emitter(
-        url=url_of(daemon, BusRole.ENGINE), node=NODE, role="engine-30000", on_command=(told := []).append
-    )
-    agent.start()
-    engine.start()
-    try:
-        await eventually(lambda: _now(agent.stats.connected and engine.stats.connected), what="connections")
-        engine.emit(POOL)
-        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
-        await bus.publish(f"{NODE}/gate/x", 1, [ev.TurnQueued(program_id="p", turn_id="t", prompt_tokens=9)])
-        await eventually(lambda: _now([c for c in told if isinstance(c, cmd.Admit)]), what="grant")
-        daemon.kill()
-        daemon.start()
-        await eventually(lambda: _now([c for c in told if isinstance(c, cmd.StateRequest)]), what="question")
-        await eventually(lambda: _now([c for c in heard if isinstance(c, cmd.StateRequest)]), what="question")
-        assert {type(command) for command in heard} == {cmd.StateRequest}
-        assert (agent.stats.last_error, engine.stats.last_error) == ("", "")
-    finally:
-        agent.close()
-        engine.close()
-    await bus.close()
-
-
-async def _now(value: Any) -> Any:
-    return value
 
 
 async def test_an_agent_that_speaks_as_an_engine_is_refused_and_counted(daemon: DaemonProcess) -> None:
     """The server lets it, since it is on the agents' own subject; the daemon does not believe it."""
-    bus = await serving(daemon)
-    await bus.publish(f"{NODE}/engine/real", 1, [POOL])
-    await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
-    async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
-        own = event_subject(NODE, "tool")
-        await agent.says(own, batch(f"{NODE}/engine/forged", ev.PoolSampled(total_blocks=7, free_blocks=7)))
-        await agent.says(own, batch(f"{NODE}/control/forged", ev.OperatorOrders(draining=True)))
-        await agent.says(own, batch(f"{NODE}/tool/x", ev.PoolSampled(total_blocks=7, free_blocks=7)))
-    status = (await bus.status_where(lambda s: s["status"]["refused"] == 3, "three refusals"))["status"]
+    async with bus_of(daemon) as bus:
+        await bus.publish(f"{NODE}/engine/real", 1, [POOL])
+        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"] == 1000, "the pool")
+        async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
+            own = event_subject(NODE, "tool")
+            await agent.says(own, batch(f"{NODE}/engine/forged", ev.PoolSampled(total_blocks=7, free_blocks=7)))
+            await agent.says(own, batch(f"{NODE}/control/forged", ev.OperatorOrders(draining=True)))
+            await agent.says(own, batch(f"{NODE}/tool/x", ev.PoolSampled(total_blocks=7, free_blocks=7)))
+        status = (await bus.status_where(lambda s: s["status"]["refused"] == 3, "three refusals"))["status"]
     assert status["pressure"]["kv_total_blocks"] == 1000
     assert not status["orders"]["draining"]
     assert status["last_rejection"].endswith("PoolSampled: only runs and tools are told here")
     await says(daemon, "events refused")
-    await bus.close()
 
 
 async def test_the_server_answers_nobody_on_a_subject_of_their_choice(daemon: DaemonProcess) -> None:
     """JetStream would confirm what it keeps on whatever subject the sender names: with its rights, not theirs."""
-    bus, heard = await listening_in(daemon)
-    async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
-        for reply in (command_subject(NODE), heartbeat_subject(NODE), f"$JS.API.STREAM.PURGE.{STREAM}"):
-            await agent.says(event_subject(NODE, "tool"), batch(f"{NODE}/tool/{len(reply)}"), reply=reply)
-    await bus.status_where(lambda s: s["status"]["stream_sequence"] >= 3, "the batches")
-    assert [data for _, data in heard if data.startswith(b'{"stream"')] == []
-    assert (await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)).state.first_seq == 1
-    await bus.close()
+    async with listening_in(daemon) as (bus, heard):
+        before = (await bus.status())["status"]["stream_sequence"]
+        async with User.connected(url_of(daemon, BusRole.AGENT)) as agent:
+            for reply in (command_subject(NODE), heartbeat_subject(NODE), f"$JS.API.STREAM.PURGE.{STREAM}"):
+                await agent.says(event_subject(NODE, "tool"), batch(f"{NODE}/tool/{len(reply)}"), reply=reply)
+        await bus.status_where(lambda s: s["status"]["stream_sequence"] >= before + 3, "the batches")
+        assert [data for _, data in heard if data.startswith(b'{"stream"')] == []
+        assert (await bus.client.jetstream(timeout=TIMEOUT_S).stream_info(STREAM)).state.first_seq == 1
 
 
 async def answer(url: str) -> bytes:
@@ -262,29 +221,54 @@ async def answer(url: str) -> bytes:
     return line.strip()
 
 
-@pytest.mark.parametrize("role", list(BusRole))
-async def test_nobody_comes_in_with_anothers_password(daemon: DaemonProcess, role: BusRole) -> None:
+async def test_nobody_comes_in_with_anothers_password(daemon: DaemonProcess) -> None:
     await (await serving(daemon)).close()
-    right, other = url_of(daemon, role), next(each for each in BusRole if each is not role)
-    password = url_of(daemon, other).rpartition("@")[0].rpartition(":")[2]
-    user = right.partition("//")[2].partition(":")[0]
-    for wrong in (shown(right), f"nats://{user}:{password}@{shown(right).partition('//')[2]}"):
-        assert await answer(wrong) == b"-ERR 'Authorization Violation'"
-    assert await answer(right) == b"PONG"
+    for role, other in pairwise([*BusRole, next(iter(BusRole))]):
+        right = url_of(daemon, role)
+        password = url_of(daemon, other).rpartition("@")[0].rpartition(":")[2]
+        user = right.partition("//")[2].partition(":")[0]
+        for wrong in (redact(right), f"nats://{user}:{password}@{redact(right).partition('//')[2]}"):
+            assert await answer(wrong) == b"-ERR 'Authorization Violation'"
+        assert await answer(right) == b"PONG"
 
 
-async def test_passwords_outlive_the_server(daemon: DaemonProcess) -> None:
+async def test_each_hears_what_is_for_it_and_passwords_outlive_the_server(daemon: DaemonProcess) -> None:
     """Whoever was given a URL keeps it, where the port is a fixed one."""
+    heard: list[cmd.Command] = []
+    told: list[cmd.Command] = []
+    async with bus_of(daemon) as bus:
+        agent = Emitter(url=url_of(daemon, BusRole.AGENT), node=NODE, role="tool", on_command=heard.append)
+        engine = Emitter(url=url_of(daemon, BusRole.ENGINE), node=NODE, role="engine-30000", on_command=told.append)
+        agent.start()
+        engine.start()
+        try:
+            await eventually(lambda: agent.stats.connected and engine.stats.connected, what="connections")
+            agent.emit(ev.ToolStarted(program_id="run", call_id="call", tool="bash"))
+            engine.emit(POOL)
+            await bus.status_where(lambda s: s["programs"].get("run", {}).get("open_tools") == 1, "an open tool")
+            await bus.publish(f"{NODE}/gate/x", 1, queued("p"))
+            await eventually(lambda: any(isinstance(c, cmd.Admit) for c in told), what="grant")
+            daemon.kill()
+            daemon.start()
+            for commands in (told, heard):
+                await eventually(
+                    lambda c=commands: any(isinstance(each, cmd.StateRequest) for each in c), what="question"
+                )
+            assert {type(command) for command in heard} == {cmd.StateRequest}
+            assert (agent.stats.last_error, engine.stats.last_error) == ("", "")
+        finally:
+            agent.close()
+            engine.close()
 
-    async def run() -> list[str]:
+    async def passwords() -> list[str]:
         await (await serving(daemon)).close()
         return [url_of(daemon, role).rpartition("@")[0] for role in BusRole]
 
-    before = await run()
+    before = await passwords()
     assert len(set(before)) == len(BusRole)
-    daemon.stop()
+    assert daemon.stop() == 0
     daemon.start()
-    assert await run() == before
+    assert await passwords() == before
     assert (daemon.folder / NODE / "bus-passwords.json").stat().st_mode & 0o777 == 0o600
     assert not any(url.rpartition(":")[2] in daemon.log for url in before)
 
@@ -303,12 +287,12 @@ async def test_a_server_of_an_earlier_version_is_told_the_roles(tmp_path: Path) 
     daemon = DaemonProcess(tmp_path)
 
     try:
-        await eventually(lambda: _now(is_listening(port)), what="a server")
+        await eventually(lambda: is_listening(port), what="a server")
         async with User.connected(old) as user:
             kept = all_events_subject(NODE).replace(">", "*")
             await user.client.jetstream().add_stream(name=STREAM, subjects=[kept, command_subject(NODE)])
             await user.client.jetstream().publish(
-                event_subject(NODE, "gate"), batch(f"{NODE}/gate/x", ev.TurnQueued(program_id="p", turn_id="t"))
+                event_subject(NODE, "gate"), batch(f"{NODE}/gate/x", *queued("p"))
             )
         write_endpoint(NODE, Endpoint(url=old, pid=server.pid, boot_id="b"), tmp_path)
         daemon.start()

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess
+from support.daemon_process import bus_of, queued, running
 from support.terminals import Terminal, with_commands_of
-
-from controlplane.core import events as ev
 
 
 @pytest.fixture
@@ -43,19 +41,10 @@ def test_commands_and_presets_are_offered(bash: Terminal) -> None:
 @pytest.mark.asyncio
 async def test_programs_of_the_daemon_are_offered(bash: Terminal, tmp_path: Path) -> None:
     completed(bash, "penstock hold agent-", "penstock hold agent-")  # nobody is there to ask: nothing, and no error
-    daemon = DaemonProcess(tmp_path / "state")
-    daemon.start()
-
-    try:
-        bus = await BusClient.connect(await daemon.url())
-        await bus.status()
-        await bus.publish(
-            "test/gate/one", 1, [ev.TurnQueued(program_id="agent-seven", turn_id="1", prompt_tokens=9)]
-        )
-        await bus.status_where(lambda s: "agent-seven" in s["programs"], "a program")
-        await bus.close()
+    with running(tmp_path) as daemon:
+        async with bus_of(daemon) as bus:
+            await bus.publish("test/gate/one", 1, queued("agent-seven"))
+            await bus.status_where(lambda s: "agent-seven" in s["programs"], "a program")
         completed(bash, "penstock hold agent-", "penstock hold agent-seven")
         completed(bash, "penstock explain ag", "penstock explain agent-seven")
-    finally:
-        daemon.clean_up()
     assert "Traceback" not in bash.said

@@ -1,11 +1,10 @@
 """The control API of a daemon in a process of its own, over its Unix socket and over TLS."""
 
 import asyncio
+import itertools
 import json
 import signal
-import stat
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -18,24 +17,26 @@ import pytest_asyncio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, listening
+from support.daemon_process import (
+    TIMEOUT_S,
+    BusClient,
+    DaemonProcess,
+    bus_of,
+    eventually,
+    listening,
+    queued,
+    running,
+)
 from support.nats import NatsServer
 from support.ports import free_port
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError, EngineUnavailable, UnknownProgram
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ConfigError, EngineUnavailable, UnknownProgram
 from controlplane.operate import client as control_client
-from controlplane.operate.client import (
-    CA_VARIABLE,
-    CERTIFICATE_VARIABLE,
-    KEY_VARIABLE,
-    ControlClient,
-    connect,
-)
-from controlplane.operate.tables import show_status
+from controlplane.operate.client import CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, ControlClient, connect
+from controlplane.transport.endpoint import control_path
 from controlplane.wire.control import SERVICE
-from controlplane.wire.endpoint import control_path
 
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900, block_tokens=16)
@@ -46,18 +47,14 @@ TWO_SLOTS = (
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "penstock.toml"
-    path.write_text(TWO_SLOTS)
-    return path
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with running(tmp_path, config=TWO_SLOTS) as process:
+        yield process
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
-    process = DaemonProcess(tmp_path / "state", "--config", str(file))
-    process.start()
-    yield process
-    process.clean_up()
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "penstock.toml"
 
 
 @pytest_asyncio.fixture
@@ -74,19 +71,8 @@ async def publish(daemon: DaemonProcess, *batches: tuple[str, int, list[ev.Event
     await bus.close()
 
 
-def queued(*names: str) -> list[ev.Event]:
-    return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
-
-
 def rows(client: ControlClient) -> dict[str, Any]:
     return {row.program_id: row for row in client.call("ListPrograms", ended=False).programs}
-
-
-async def wait(look: Any, what: str) -> Any:
-    async def ask() -> Any:
-        return look()
-
-    return await eventually(ask, what=what)
 
 
 def statuses(client: ControlClient) -> dict[str, str]:
@@ -102,7 +88,9 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
         (ENGINE, 2, [ev.TurnSubmitted(program_id="a", turn_id="a.1", projected_blocks=11, prompt_tokens=160)]),
         (TOOL, 1, [ev.ToolStarted(program_id="b", call_id="1", tool="bash")]),
     )
-    found = await wait(lambda: (r := rows(client)) and r["b"].phase == "acting" and r, "a tool that runs")
+    found = await eventually(
+        lambda: (r := rows(client)) and r["b"].phase == "acting" and r, what="a tool that runs"
+    )
     assert {name: (row.status, row.phase) for name, row in found.items()} == {
         "a": ("active", "reasoning"),
         "b": ("active", "acting"),
@@ -116,13 +104,33 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
     assert status.pressure.kv_total_blocks == 1000
     assert status.config.version == 1
     assert (status.engines.known, status.engines.serving, status.engines.silent) == (1, 1, 0)
-    assert found["c"].waits_for == "all 2 slots are taken"
+    assert found["c"].waits_for == "all slots are taken"
     listed = client.call("ListEngines")
     (engine,) = listed.engines
     assert (engine.place, engine.kv_total_blocks, engine.turns, engine.programs) == ("test/engine", 1000, 1, 1)
     assert (listed.total, list(listed.moves)) == (1, [])
     watched = client.watch("WatchStatus")
     assert next(watched).now_ns < next(watched).now_ns
+    assert list(status.passive_engines) == []
+    why = "rank 1 decided otherwise than rank 0"
+    await publish(daemon, (ENGINE, 3, [replace(POOL, reason=why)]))
+    status = await eventually(
+        lambda: (s := client.call("GetStatus")).passive_engines and s, what="an engine that is passive"
+    )
+    assert list(status.passive_engines) == [f"engine: {why}"]
+    assert f"engine: {why}" in daemon.penstock("status").stdout
+    for order in ("Hold", "Release"):
+        with pytest.raises(UnknownProgram, match="no program 'nobody' here"):
+            client.call(order, program_id="nobody")
+    with grpc.insecure_channel(client.address) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        reply = next(stub.ServerReflectionInfo(iter([ask])))
+        assert reply.file_descriptor_response.file_descriptor_proto
+    assert daemon.stop() == 0
+    assert not control_path("test", daemon.folder).exists()
 
 
 @pytest.mark.asyncio
@@ -131,7 +139,7 @@ async def test_several_engines_and_who_moved_between_them_and_why(
 ) -> None:
     zero, one = "test/engine-30000-dp0", "test/engine-30000-dp1"
     file.write_text(TWO_SLOTS.replace("window = 2", "window = 9") + "[placement]\npassing_wait = 1.0\n")
-    await wait(lambda: client.call("GetStatus").window.limit == 9, "room for all")
+    await eventually(lambda: client.call("GetStatus").window.limit == 9, what="room for all")
 
     def submitted(name: str, blocks: int) -> ev.Event:
         return ev.TurnSubmitted(program_id=name, turn_id=f"{name}.1", projected_blocks=blocks)
@@ -143,12 +151,12 @@ async def test_several_engines_and_who_moved_between_them_and_why(
     crowd = [submitted("a", 100), submitted("long", 800), submitted("longer", 800)]
     await publish(daemon, (f"{zero}/one", 1, [pool, submitted("first", 10), ended("first", 10), *crowd]))
     # Who ends a turn beside an idle engine may move there: so the second engine comes when "first" has ended.
-    await wait(lambda: "longer" in rows(client), "the first engine's crowd")
+    await eventually(lambda: "longer" in rows(client), what="the first engine's crowd")
     await publish(daemon, (f"{one}/one", 1, [pool, submitted("other", 10)]))
-    await wait(lambda: client.call("ListEngines").total == 2, "two engines")
-    await wait(lambda: "other" in rows(client), "a crowd")
+    await eventually(lambda: client.call("ListEngines").total == 2, what="two engines")
+    await eventually(lambda: "other" in rows(client), what="a crowd")
     await publish(daemon, (f"{zero}/one", 7, [ended("a", 100)]))
-    listed = await wait(lambda: (found := client.call("ListEngines")).moves and found, "a move")
+    listed = await eventually(lambda: (found := client.call("ListEngines")).moves and found, what="a move")
     (move,) = listed.moves
     assert (move.program_id, move.from_place, move.to_place) == ("a", zero, one)
     assert move.reason.startswith("re-prefill: expected to cost")
@@ -160,60 +168,28 @@ async def test_several_engines_and_who_moved_between_them_and_why(
     assert (rows(client)["a"].replica, rows(client)["a"].moves) == (one, 1)
     engines = client.call("GetStatus").engines
     assert (engines.known, engines.serving, engines.moves) == (2, 2, 1)
-    assert f"moved: a: {zero} to {one}; re-prefill" in penstock(daemon, "engines").stdout
-    told = penstock(daemon, "explain", "a").stdout
+    assert f"moved: a: {zero} to {one}; re-prefill" in daemon.penstock("engines").stdout
+    told = daemon.penstock("explain", "a").stdout
     assert f"place on {one}, from {zero}: re-prefill" in told
     assert len(client.call("ListEngines", limit=1).engines) == 1
 
 
 @pytest.mark.asyncio
-async def test_an_engine_that_steers_nothing_is_told(
-    daemon: DaemonProcess, client: ControlClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    why = "rank 1 decided otherwise than rank 0"
-    await publish(daemon, (ENGINE, 1, [POOL]))
-    await wait(lambda: client.call("GetStatus").pressure.kv_total_blocks, "a pool")
-    assert list(client.call("GetStatus").passive_engines) == []
-    await publish(daemon, (ENGINE, 2, [replace(POOL, reason=why)]))
-    status = await wait(lambda: (s := client.call("GetStatus")).passive_engines and s, "an engine that is passive")
-    assert list(status.passive_engines) == [f"engine: {why}"]
-    show_status(status, json=False)
-    assert f"engine: {why}" in capsys.readouterr().out
-
-
-@pytest.mark.asyncio
-async def test_hold_and_release(daemon: DaemonProcess, client: ControlClient) -> None:
+async def test_hold_and_release_and_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
-    await wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
+    await eventually(lambda: list(statuses(client).values()).count("active") == 2, what="two that run")
     assert client.call("Hold", program_id="a").held == ["a"]
-    await wait(
-        lambda: statuses(client)["a"] == "paused" and statuses(client)["c"] == "active", "the next in its place"
+    await eventually(
+        lambda: statuses(client)["a"] == "paused" and statuses(client)["c"] == "active",
+        what="the next in its place",
     )
     assert client.call("Hold", program_id="d").held == ["a", "d"]
     await publish(daemon, (TOOL, 1, [ev.ProgramEnded(program_id="b"), ev.ProgramEnded(program_id="c")]))
-    await wait(lambda: "c" not in statuses(client), "an end")
+    await eventually(lambda: "c" not in statuses(client), what="an end")
     assert statuses(client)["d"] == "waiting"
     assert rows(client)["d"].held_by_operator
     assert client.call("Release", program_id="d").held == ["a"]
-    await wait(lambda: statuses(client)["d"] == "active", "it is let in")
-    assert client.call("Release", program_id="a").held == []
-
-
-def test_what_is_not_there_is_told(client: ControlClient) -> None:
-    with pytest.raises(UnknownProgram, match="no program 'nobody' here"):
-        client.call("Hold", program_id="nobody")
-    with pytest.raises(UnknownProgram, match="no program 'nobody' here"):
-        client.call("Release", program_id="nobody")
-    with pytest.raises(ConfigError, match=r"--preset: \$\.preset: no preset 'marz'; there are: autellix"):
-        client.call("SetPreset", preset="marz")
-    assert client.call("GetStatus").preset == "fcfs"
-
-
-@pytest.mark.asyncio
-async def test_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
-    await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a")))
-    await wait(lambda: statuses(client) == {"a": "active"}, "a program")
-    client.call("Hold", program_id="a")
+    await eventually(lambda: statuses(client)["d"] == "active", what="it is let in")
     assert client.call("Drain", undo=False).draining
     daemon.kill()
     daemon.log_path.write_text("")
@@ -222,30 +198,41 @@ async def test_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClien
     with connect(None, "test", daemon.folder) as again:
         orders = again.call("GetStatus").orders
         assert (orders.held, orders.draining) == (["a"], True)
-        await publish(daemon, (GATE, 2, queued("new")))
-        await wait(lambda: "new" in statuses(again), "a newcomer")
-        assert statuses(again)["new"] == "waiting"
+        await publish(daemon, (GATE, 5, queued("new")))
+        await eventually(lambda: statuses(again).get("new") == "waiting", what="a newcomer")
         assert not again.call("Drain", undo=True).draining
-        await wait(lambda: statuses(again)["new"] == "active", "it is let in")
+        await eventually(lambda: statuses(again)["new"] == "active", what="it is let in")
+        assert again.call("Release", program_id="a").held == []
 
 
 @pytest.mark.asyncio
-async def test_decisions_are_told_as_they_are_made(
+async def test_presets_and_files_are_taken_over_by_command_and_decisions_told(
     daemon: DaemonProcess, client: ControlClient, file: Path
 ) -> None:
-    file.write_text('preset = "fcfs"\n')  # everybody is let in
-    client.call("Reload")
+    with pytest.raises(ConfigError, match=r"--preset: \$\.preset: no preset 'marz'; there are: autellix"):
+        client.call("SetPreset", preset="marz")
+    assert client.call("GetStatus").preset == "fcfs"
+    assert client.call("SetPreset", preset="continuum").version == 2
+    file.write_text("lease_s = 700\n")
+    with pytest.raises(ConfigError, match=r"penstock\.toml:1: \$\.lease_s: expected 0\.5 <= lease_s <= 600"):
+        client.call("Reload")
+    assert client.call("GetStatus").config.refused
+    file.write_text("lease_s = 7\n")  # everybody is let in
+    assert client.call("Reload").refused == ""
+    assert client.call("GetStatus").preset == "continuum"  # what was set by command goes before the file
     told: list[Any] = []
     stream = client.watch("WatchDecisions", program_id="")
     threading.Thread(target=lambda: told.append(next(stream)), daemon=True).start()
+    async with bus_of(daemon) as bus:
+        numbers = itertools.count(1)
 
-    bus = await BusClient.connect(await daemon.url())
-    for number in range(1, 300):  # until the watcher was heard of, and then hears
-        await bus.publish(GATE, number, queued(f"p{number}"))
-        await asyncio.sleep(0.1)
-        if told:
-            break
-    await bus.close()
+        async def has_told() -> bool:
+            """Until the watcher was heard of, and then hears."""
+            number = next(numbers)
+            await bus.publish(GATE, number, queued(f"p{number}"))
+            return bool(told)
+
+        await eventually(has_told, what="a decision", every_s=0.1)
     assert isinstance(told[0].command, cmd.Admit | cmd.SetWindow)
     assert told[0].command.reason
     assert told[0].missed == 0
@@ -268,70 +255,27 @@ async def test_who_only_listens_waits_for_a_quiet_daemon_and_is_told_of_a_frozen
             await asyncio.wait_for(watched, TIMEOUT_S)
 
 
-def test_presets_and_files_are_taken_over_by_command(client: ControlClient, file: Path) -> None:
-    assert client.call("SetPreset", preset="continuum").version == 2
-    assert client.call("GetStatus").preset == "continuum"
-    file.write_text("lease_s = 700\n")
-    with pytest.raises(ConfigError, match=r"penstock\.toml:1: \$\.lease_s: expected 0\.5 <= lease_s <= 600"):
-        client.call("Reload")
-    assert client.call("GetStatus").config.refused
-    file.write_text("lease_s = 7\n")
-    assert client.call("Reload").refused == ""
-    assert client.call("GetStatus").preset == "continuum"  # what was set by command goes before the file
-
-
-def test_health_and_reflection(daemon: DaemonProcess, client: ControlClient) -> None:
-    with grpc.insecure_channel(client.address) as channel:
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        reply = next(stub.ServerReflectionInfo(iter([ask])))
-        assert reply.file_descriptor_response.file_descriptor_proto
-    mode = stat.S_IMODE(control_path("test", daemon.folder).stat().st_mode)
-    assert mode == 0o600
-    assert daemon.stop() == 0
-    assert not control_path("test", daemon.folder).exists()
-
-
 @pytest.mark.asyncio
-async def test_while_the_bus_is_away_nothing_is_changed(tmp_path: Path, nats_server: NatsServer) -> None:
-    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
-    daemon.start()
-    try:
+async def test_while_the_bus_is_away_nothing_is_changed_and_what_came_late_is_obeyed(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    with running(tmp_path, "--nats", nats_server.url) as daemon:
         await listening(daemon)
         with connect(None, "test", daemon.folder) as client:
             nats_server.kill()
-            await wait(lambda: not client.call("GetStatus").bus_connected, "a loss")
+            await eventually(lambda: not client.call("GetStatus").bus_connected, what="a loss")
             with pytest.raises(
                 EngineUnavailable, match=r"^the bus is away, or keeps nothing: nothing was changed$"
             ):
                 client.call("Drain", undo=False)
             nats_server.restart()
-            await wait(lambda: client.call("GetStatus").bus_connected, "the bus")
-            assert client.call("Drain", undo=False).draining
-    finally:
-        daemon.clean_up()
-
-
-@pytest.mark.asyncio
-async def test_what_is_ordered_after_an_order_that_came_late_is_obeyed(
-    tmp_path: Path, nats_server: NatsServer
-) -> None:
-    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
-    daemon.start()
-    try:
-        await listening(daemon)
-        with connect(None, "test", daemon.folder) as client:
-            await wait(lambda: client.call("GetStatus").bus_connected, "the bus")
+            await eventually(lambda: client.call("GetStatus").bus_connected, what="the bus")
             nats_server.suspend()
             with pytest.raises(EngineUnavailable, match=r"^the bus did not confirm the order"):
                 client.call("Drain", undo=False)
             nats_server.resume()
-            await wait(lambda: client.call("GetStatus").orders.draining, "the order, though late")
+            await eventually(lambda: client.call("GetStatus").orders.draining, what="the order, though late")
             assert not client.call("Drain", undo=True).draining
-    finally:
-        daemon.clean_up()
 
 
 # TCP
@@ -347,21 +291,23 @@ async def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pyte
     for name, blob in files.items():
         blob.write_to_path(tmp_path / f"{name}.pem")
     address = f"localhost:{free_port()}"
-    config = tmp_path / "penstock.toml"
     pem = {name: str(tmp_path / f"{name}.pem") for name in files}
-    config.write_text(
+    config = (
         f'[api]\nlisten = "{address}"\ncertificate = "{pem["own"]}"\nprivate_key = "{pem["own_key"]}"\n'
         f'client_ca = "{pem["ca"]}"\n'
     )
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
-    daemon.start()
-    try:
+    with running(tmp_path, config=config) as daemon:
         await listening(daemon)
         monkeypatch.setenv(CA_VARIABLE, pem["ca"])
         monkeypatch.setenv(CERTIFICATE_VARIABLE, pem["client"])
         monkeypatch.setenv(KEY_VARIABLE, pem["client_key"])
         with connect(address, "test") as client:
             assert client.call("GetStatus").node == "test"
+        second = DaemonProcess(tmp_path / "second", "--config", str(tmp_path / "penstock.toml"))
+        second.start()
+        assert await asyncio.to_thread(second.wait) == 1
+        assert f"$.api.listen: cannot listen at {address}" in second.log
+        assert "Traceback" not in second.log
         monkeypatch.setenv(CERTIFICATE_VARIABLE, pem["other"])
         monkeypatch.setenv(KEY_VARIABLE, pem["other_key"])
         with connect(address, "test") as client, pytest.raises(EngineUnavailable):
@@ -370,103 +316,64 @@ async def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pyte
             monkeypatch.delenv(variable)
         with connect(address, "test") as client, pytest.raises(EngineUnavailable):
             client.call("GetStatus")
-    finally:
-        daemon.clean_up()
-
-
-@pytest.mark.asyncio
-async def test_an_address_in_use_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
-    port = free_port()
-    config = tmp_path / "penstock.toml"
-    config.write_text(f'[api]\nlisten = "127.0.0.1:{port}"\n')
-    first = DaemonProcess(tmp_path / "one", "--config", str(config))
-    second = DaemonProcess(tmp_path / "two", "--config", str(config))
-    first.start()
-    try:
-        await listening(first)
-        second.start()
-        assert second.wait() == 1
-        assert f"$.api.listen: cannot listen at 127.0.0.1:{port}" in second.log
-        assert "Traceback" not in second.log
-    finally:
-        first.clean_up()
-        second.clean_up()
 
 
 # The commands
 
 
-def penstock(daemon: DaemonProcess, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [
-        sys.executable,
-        "-m",
-        "controlplane",
-        *arguments,
-        "--node",
-        "test",
-        "--state-dir",
-        str(daemon.folder),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_status_waits_for_a_daemon_that_starts(daemon: DaemonProcess) -> None:
-    """It was started a moment ago. Where none is, what to do is said once the time is over."""
-    assert penstock(daemon, "status", "--wait", "50").returncode == 0
-    daemon.stop()
-    alone = penstock(daemon, "status", "--wait", "0.5")
-    assert alone.returncode == 1
-    assert "penstock up --node test" in alone.stderr
-
-
 @pytest.mark.asyncio
 async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
-    await wait(lambda: list(statuses(client).values()).count("active") == 2, "two that run")
-    said = {
-        name: penstock(daemon, *name.split())
-        for name in (
-            "status",
-            "engines",
-            "programs",
-            "queue",
-            "hold a",
-            "drain",
-            "release a",
-            "drain --undo",
-            "reload",
-        )
-    }
+    await eventually(lambda: list(statuses(client).values()).count("active") == 2, what="two that run")
+    asked = (
+        "status --wait 50",
+        "engines",
+        "programs",
+        "queue",
+        "hold a",
+        "drain",
+        "release a",
+        "drain --undo",
+        "reload",
+    )
+    said = {name: daemon.penstock(*name.split()) for name in asked}
     assert {name: done.returncode for name, done in said.items()} == dict.fromkeys(said, 0)
-    assert "2 active, 1 waiting, 3 known" in said["status"].stdout
+    assert "2 active, 1 waiting, 3 known" in said["status --wait 50"].stdout
     assert [line.split()[0] for line in said["programs"].stdout.splitlines()] == ["program", "c", "a", "b"]
     assert [line.split()[:2] for line in said["queue"].stdout.splitlines()[1:]] == [["c", "waiting"]]
-    assert said["queue"].stdout.splitlines()[1].endswith("all 2 slots are taken")
+    assert said["queue"].stdout.splitlines()[1].endswith("all slots are taken")
     assert [line.split()[0] for line in said["engines"].stdout.splitlines()] == ["engine", "test/engine"]
     assert said["hold a"].stdout == "orders: held: a\n"
     assert said["drain"].stdout == "orders: draining: nobody is let in; held: a\n"
     assert said["drain --undo"].stdout == "orders: none\n"
     assert said["reload"].stdout == "configuration 1 is in force\n"
-    assert json.loads(penstock(daemon, "status", "--json").stdout)["window"]["limit"] == 2
-    assert penstock(daemon, "set-preset", "continuum").stdout == "configuration 2 is in force\n"
-    in_force = penstock(daemon, "config", "show", "--running").stdout
+    assert json.loads(daemon.penstock("status", "--json").stdout)["window"]["limit"] == 2
+    assert daemon.penstock("set-preset", "continuum").stdout == "configuration 2 is in force\n"
+    in_force = daemon.penstock("config", "show", "--running").stdout
     assert 'preset = "continuum"  # --preset\n' in in_force
     assert f"window = 2  # {daemon.folder.parent}/penstock.toml:3\n" in in_force
-    told = penstock(daemon, "explain", "a").stdout
+    told = daemon.penstock("explain", "a").stdout
     assert "admit for 15m00s: slot 1 of 2" in told
     assert "rule: preset fcfs, admission fixed, packing fcfs; window 2 (2.0 before caps)" in told
     assert "pause: an operator holds it" in told
-    assert len(penstock(daemon, "explain", "a", "--last", "1", "--json").stdout.splitlines()) == 1
-    nobody = penstock(daemon, "explain", "nobody")
+    assert len(daemon.penstock("explain", "a", "--last", "1", "--json").stdout.splitlines()) == 1
+    nobody = daemon.penstock("explain", "nobody")
     assert nobody.returncode == 1
     assert "nothing was decided about 'nobody'" in nobody.stderr
-    missing = penstock(daemon, "hold", "nobody")
+    missing = daemon.penstock("hold", "nobody")
     assert missing.returncode == 1
     assert missing.stderr == "penstock: no program 'nobody' here: `penstock programs` lists them\n"
 
 
-def test_without_a_daemon_the_commands_say_what_to_do(tmp_path: Path) -> None:
-    done = penstock(DaemonProcess(tmp_path), "status")
+def test_where_no_daemon_is_the_commands_say_what_to_do(tmp_path: Path) -> None:
+    """Also after ``--wait``, and at an address where nobody speaks."""
+    nobody = DaemonProcess(tmp_path)
+    for words in (("status",), ("status", "--wait", "0.5")):
+        done = nobody.penstock(*words)
+        assert done.returncode == 1
+        assert done.stderr.startswith("penstock: no daemon serves node 'test' here: there is no ")
+        assert "Start `penstock up --node test`" in done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = nobody.penstock("status", "--api", f"127.0.0.1:{silent.getsockname()[1]}")
     assert done.returncode == 1
-    assert done.stderr.startswith("penstock: no daemon serves node 'test' here: there is no ")
-    assert "Start `penstock up --node test`" in done.stderr
+    assert "no connection within 3 s" in done.stderr

@@ -1,70 +1,45 @@
 """``penstock doctor`` on a node that is well, and on several that are not."""
 
+import asyncio
 import http.server
 import json
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import pytest_asyncio
-from support.daemon_process import BusClient, DaemonProcess, listening, says
+from support.commands import penstock
+from support.daemon_process import DaemonProcess, bus_of, listening, queued, running, says, until
 from support.nats import NatsServer, nats_server_binary
-from support.ports import free_port
+from support.ports import free_port, is_listening
 
-from controlplane.core import events as ev
+from controlplane.core.model import events as ev
 
 
-@pytest_asyncio.fixture
-async def daemon(tmp_path: Path) -> AsyncIterator[DaemonProcess]:
-    process = DaemonProcess(tmp_path / "state")
-    process.start()
-    try:
-        await listening(process)
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with running(tmp_path_factory.mktemp("doctor")) as process:
+        asyncio.run(listening(process))
         yield process
-    finally:
-        process.clean_up()
 
 
 def doctor(folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
     """The exit status, and the findings by what they are about."""
-    command = [
-        sys.executable,
-        "-m",
-        "controlplane",
-        "doctor",
-        "--node",
-        "test",
-        "--state-dir",
-        str(folder),
-        "--json",
-    ]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert "Traceback" not in done.stderr, done.stderr
+    done = penstock("doctor", "--node", "test", "--state-dir", str(folder), "--json", *arguments)
     return done.returncode, {finding["what"]: finding for finding in json.loads(done.stdout)}
 
 
-def refused_status(folder: Path) -> str:
-    """What `status` says where it fails."""
-    command = [sys.executable, "-m", "controlplane", "status", "--node", "test", "--state-dir", str(folder)]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert asked.returncode == 1
-    return asked.stderr
+async def asked(daemon: DaemonProcess) -> tuple[int, dict[str, dict[str, str]]]:
+    """In a thread: it has an event loop of its own."""
+    return await asyncio.to_thread(doctor, daemon.folder)
 
 
 @pytest.mark.asyncio
 async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
-    bus = await BusClient.connect(await daemon.url())
-    await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
-    await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
-    await bus.close()
-    status, found = doctor(daemon.folder)
-    assert status == 0
-    for what in (
+    ours = (
         "penstock",
         "nats-server",
         "configuration",
@@ -74,47 +49,49 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
         "daemon",
         "engine",
         "tool socket",
-    ):
-        assert found[what]["state"] == "ok", found[what]
+    )
+    async with bus_of(daemon) as bus:
+        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900)])
+        await bus.status_where(lambda s: s["status"]["pressure"]["kv_total_blocks"], "a pool")
+    status, found = await asked(daemon)
+    assert status == 0
+    assert {what: found[what]["state"] for what in ours} == dict.fromkeys(ours, "ok")
     assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (slack), 900 free")
+
+
+@pytest.mark.asyncio
+async def test_who_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> None:
+    begun = ev.TurnSubmitted(program_id="p", turn_id="t", projected_blocks=1)
+    with running(tmp_path, "--time-scale", "20") as hasty:
+        await listening(hasty)
+        async with bus_of(hasty) as bus:
+            await bus.publish("test/gate/one", 1, queued("q"))
+            await says(hasty, "gate down")
+            await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=9, free_blocks=9), begun])
+            await says(hasty, "engine down")
+            status, found = await asked(hasty)
+    assert status == 1
+    assert found["engine down"]["found"] == "1 of 1 engines do not answer: test/engine"
+    assert found["gate down"]["found"] == "gates do not answer: test/gate"
 
 
 @pytest.mark.asyncio
 async def test_a_daemon_that_is_frozen_is_named_and_nobody_is_told_to_start_another(daemon: DaemonProcess) -> None:
     """Its lock is held, so that another one would be refused."""
     assert daemon.process is not None
-    await (await BusClient.connect(await daemon.url())).status_where(
-        lambda s: s["status"]["bus_connected"], "a life"
-    )
-    daemon.process.send_signal(signal.SIGSTOP)
-    status, found = doctor(daemon.folder)
+    daemon.send_signal(signal.SIGSTOP)
+    status, found = await asked(daemon)
     daemon_is = f"`kill -CONT {daemon.process.pid}`"
     assert status == 1
     assert daemon_is in found["daemon"]["advice"]
     assert "penstock up" not in found["daemon"]["advice"]
-    assert daemon_is in refused_status(daemon.folder)
-    daemon.process.send_signal(signal.SIGCONT)
+    refused = await asyncio.to_thread(daemon.penstock, "status")
+    assert refused.returncode == 1
+    assert daemon_is in refused.stderr
+    daemon.send_signal(signal.SIGCONT)
     await says(daemon, "was frozen")
-    _, found = doctor(daemon.folder)
+    _, found = await asked(daemon)
     assert "the daemon was frozen for" in found["frozen"]["found"]
-
-
-@pytest.mark.asyncio
-async def test_an_engine_that_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> None:
-    daemon = DaemonProcess(tmp_path / "state", "--time-scale", "20")
-    daemon.start()
-    try:
-        await listening(daemon)
-        bus = await BusClient.connect(await daemon.url())
-        turn = ev.TurnSubmitted(program_id="p", turn_id="p.1", projected_blocks=5)
-        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), turn])
-        await says(daemon, "engine down")
-        status, found = doctor(daemon.folder)
-        assert status == 1
-        assert found["engine down"]["found"] == "1 of 1 engines do not answer: test/engine"
-        await bus.close()
-    finally:
-        daemon.clean_up()
 
 
 def test_nothing_runs(tmp_path: Path) -> None:
@@ -144,28 +121,23 @@ def test_a_wrong_file_is_told_first(tmp_path: Path) -> None:
     assert "bus" not in found
 
 
-def test_a_server_without_jetstream(tmp_path: Path) -> None:
-    port = free_port()
-    server = subprocess.Popen([nats_server_binary(), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(100):
-            status, found = doctor(tmp_path, "--nats", f"nats://127.0.0.1:{port}")
-            if found["bus"]["state"] == "ok":
-                break
-        assert status == 1
-        assert found["JetStream"]["state"] == "bad"
-        assert "-js" in found["JetStream"]["advice"]
-    finally:
-        server.kill()
-        server.wait()
-
-
 def test_a_server_of_ones_own_and_no_daemon_yet(tmp_path: Path, nats_server: NatsServer) -> None:
     status, found = doctor(tmp_path / "state", "--nats", nats_server.url)
     assert status == 1
     assert found["JetStream"]["state"] == "look"
     assert found["clocks"]["state"] == "ok"
     assert found["daemon"]["state"] == "bad"
+    port = free_port()
+    server = subprocess.Popen([nats_server_binary(), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: is_listening(port), "a server without JetStream")
+        status, found = doctor(tmp_path, "--nats", f"nats://127.0.0.1:{port}")
+        assert status == 1
+        assert found["JetStream"]["state"] == "bad"
+        assert "-js" in found["JetStream"]["advice"]
+    finally:
+        server.kill()
+        server.wait()
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -183,36 +155,22 @@ class Health(http.server.BaseHTTPRequestHandler):
         """Nothing."""
 
 
-@pytest.mark.parametrize(
-    ("page", "what", "state", "said"),
-    [
-        ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
-        ({"mode": "passive"}, "gate", "look", "passive"),
-        ({}, "gate", "bad", "no plugin runs there"),
-        ({"mode": "governed", "plugin": {"vllm": "0.32.0"}}, "plugin", "ok", "bound, vLLM 0.32.0"),
-        ({"mode": "governed", "plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),
-        (
-            {"mode": "governed", "plugin": {"passive_because": "", "hook_failures": {"probe": 3}}},
-            "hooks",
-            "bad",
-            "probe 3 times",
-        ),
-        (
-            {"mode": "governed", "scheduler": {"lockstep": {"size": 2, "compared": 9, "passive_because": ""}}},
-            "lockstep",
-            "ok",
-            "2 ranks decide alike",
-        ),
-        (
-            {"mode": "governed", "scheduler": {"lockstep": {"passive_because": "rank 1 decided otherwise"}}},
-            "lockstep",
-            "bad",
-            "rank 1 decided otherwise",
-        ),
-    ],
-)
+LOCKED = {"size": 2, "compared": 9, "passive_because": ""}
+PAGES = [  # of a gate; a finding's name, state and words
+    ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
+    ({"mode": "passive"}, "gate", "look", "passive"),
+    ({}, "gate", "bad", "no plugin runs there"),
+    ({"plugin": {"vllm": "0.32.0"}}, "plugin", "ok", "bound, vLLM 0.32.0"),
+    ({"plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),
+    ({"plugin": {"passive_because": "", "hook_failures": {"probe": 3}}}, "hooks", "bad", "probe 3 times"),
+    ({"scheduler": {"lockstep": LOCKED}}, "lockstep", "ok", "2 ranks decide alike"),
+    ({"scheduler": {"lockstep": {"passive_because": "rank 1 is late"}}}, "lockstep", "bad", "rank 1 is late"),
+]
+
+
+@pytest.mark.parametrize(("page", "what", "state", "said"), PAGES)
 def test_what_a_gate_tells(daemon: DaemonProcess, page: dict[str, Any], what: str, state: str, said: str) -> None:
-    handler = type("Page", (Health,), {"page": page})
+    handler = type("Page", (Health,), {"page": {"mode": "governed"} | page if page else page})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

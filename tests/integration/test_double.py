@@ -16,44 +16,31 @@ import nats
 import pytest
 from support.turn_contract import Answer, Messages, check_events, tell_story
 
-from controlplane.core.commands import (
-    Admit,
-    Command,
-    Demote,
-    Discard,
-    Pause,
-    Prefetch,
-    Release,
-    Retain,
-    StateRequest,
-)
-from controlplane.core.errors import ConfigError, ControlPlaneError
-from controlplane.core.events import (
+from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.commands import Admit, Command, Pause
+from controlplane.core.model.errors import ConfigError, ControlPlaneError
+from controlplane.core.model.events import (
     CommandApplied,
-    CommandRejected,
     Event,
     FirstToken,
     PoolSampled,
-    PublisherState,
     TurnAbandoned,
     TurnEnded,
     TurnQueued,
     TurnSubmitted,
 )
-from controlplane.core.prompt_size import PromptSize
-from controlplane.core.types import seconds
-from controlplane.fleet.plain import PlainEngines
+from controlplane.core.model.types import seconds
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
-from controlplane.gate import GateLimits
 from controlplane.gate.tickets import Ticket
 from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.lab.experiment import Hardware
-from controlplane.wire import subjects
+from controlplane.transport import subjects
+from controlplane.transport.delivery import delivered
 from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
-from controlplane.wire.delivery import delivered
 
 NODE = "test"
-_TIMEOUT_S = 60.0  # far more than is needed: the machine may be busy
+_TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
 class DaemonDouble:
@@ -151,15 +138,15 @@ class _Collects:
 def _speaking_for(engine: Engine) -> tuple[Callable[[Any], None], list[Event]]:
     """A fleet that sees an engine's answers, and what it tells of them."""
     published = _Collects()
-    plain = PlainEngines(Roster([engine]), lambda node, role: published)
-    plain.lead()
+    pluginless = PluginlessEngines(Roster([engine]), lambda node, role: published)
+    pluginless.lead()
 
     def answered(reply: Any) -> None:
         ticket = Ticket(turn_id=reply["id"], program_id=reply["id"], prompt=PromptSize(prompt_bytes=100))
-        plain.began(ticket, engine, 1)
-        plain.first_byte(ticket, engine, 200, 2)
-        plain.passed(ticket.turn_id, json.dumps(reply).encode(), 3)
-        plain.ended(ticket, engine, 200, 4)
+        pluginless.began(ticket, engine, 1)
+        pluginless.first_byte(ticket, engine, 200, 2)
+        pluginless.passed(ticket.turn_id, json.dumps(reply).encode(), 3)
+        pluginless.ended(ticket, engine, 200, 4)
 
     return answered, published.events
 
@@ -183,30 +170,27 @@ async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
 async def play(
     story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None = None, **options: Any
 ) -> None:
-    async def main() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            daemon = None
-            if bus is not None:
-                client = await nats.connect(bus)
-                stack.push_async_callback(client.close)
-                daemon = DaemonDouble(client)
-                await client.subscribe(subjects.all_events_subject(NODE), cb=daemon.hear)
-                await delivered(client)
-            url, _ = await stack.enter_async_context(_double(bus=bus, **options))
-            http = await stack.enter_async_context(aiohttp.ClientSession())
-            scene = Scene(url, http, daemon)
-            if daemon is None:
-                await story(scene)
-                return
-            beating = asyncio.ensure_future(daemon.beat())
-            try:
-                await scene.governed()
-                await story(scene)
-            finally:
-                daemon.beating = False
-                await beating
-
-    await main()
+    async with contextlib.AsyncExitStack() as stack:
+        daemon = None
+        if bus is not None:
+            client = await nats.connect(bus)
+            stack.push_async_callback(client.close)
+            daemon = DaemonDouble(client)
+            await client.subscribe(subjects.all_events_subject(NODE), cb=daemon.hear)
+            await delivered(client)
+        url, _ = await stack.enter_async_context(_double(bus=bus, **options))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        scene = Scene(url, http, daemon)
+        if daemon is None:
+            await story(scene)
+            return
+        beating = asyncio.ensure_future(daemon.beat())
+        try:
+            await scene.governed()
+            await story(scene)
+        finally:
+            daemon.beating = False
+            await beating
 
 
 @pytest.mark.asyncio
@@ -283,65 +267,6 @@ async def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_
 
 
 @pytest.mark.asyncio
-async def test_the_daemons_silence_opens_the_gate(nats_server: Any) -> None:
-    async def story(scene: Scene) -> None:
-        asking = [asyncio.ensure_future(scene.chat(f"p{number}", user("one"))) for number in range(3)]
-        await scene.daemon.until(TurnQueued, 3)
-        scene.daemon.beating = False
-        assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200, 200]
-        assert (await scene.health())["counters"]["daemon_lost"] == 1
-
-    limits = GateLimits(keep_ns=0, open_step_ns=seconds(1))
-    await play(story, bus=nats_server.url, gate=limits)
-
-
-@pytest.mark.asyncio
-async def test_commands_for_the_engine_and_a_request_for_the_state(nats_server: Any) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.daemon.say(Admit(program_id="p"))
-        await scene.daemon.until(CommandApplied)
-        await scene.chat("p", user("word " * 200))
-        held = asyncio.ensure_future(scene.chat("q", user("one")))
-        await scene.daemon.until(TurnQueued, program_id="q")
-        await scene.daemon.say(
-            Retain(program_id="p", ttl_ns=seconds(600)),
-            Prefetch(program_id="p"),
-            Retain(program_id="unknown", ttl_ns=seconds(1)),
-            StateRequest(publisher="another/engine/boot"),
-            StateRequest(),
-        )
-        state = await scene.daemon.until(PublisherState)
-        assert state.role == "engine"
-        assert [turn.program_id for turn in state.held_turns] == ["q"]
-        assert [grant.program_id for grant in state.grants] == ["p"]
-        assert [pin.program_id for pin in state.pins] == ["p"]
-        assert 0 < state.pins[0].ttl_ns <= seconds(600)
-        samples = 1
-        assert "no memory below the device" in (await scene.daemon.until(CommandRejected, command_id=3)).reason
-        assert "cached" in (await scene.daemon.until(CommandRejected, command_id=4)).reason
-        assert [type(event) for event in scene.daemon.events].count(PublisherState) == 1
-        while (await scene.daemon.until(PoolSampled, samples)).retained_blocks == 0:
-            samples += 1
-        await scene.daemon.say(Release(program_id="p"), Discard(program_id="p"))
-        await scene.daemon.until(PoolSampled, retained_blocks=0, evictable_blocks=0)
-        held.cancel()
-
-    await play(story, bus=nats_server.url)
-
-
-@pytest.mark.asyncio
-async def test_a_demotion_unpins_though_there_is_no_host_memory(nats_server: Any) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.daemon.say(Admit(program_id="p"))
-        await scene.chat("p", user("word " * 200))
-        await scene.daemon.say(Retain(program_id="p", ttl_ns=seconds(600)), Demote(program_id="p"), StateRequest())
-        assert "no memory below the device" in (await scene.daemon.until(CommandRejected)).reason
-        assert (await scene.daemon.until(PublisherState)).pins == ()
-
-    await play(story, bus=nats_server.url)
-
-
-@pytest.mark.asyncio
 async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
     async def story(scene: Scene) -> None:
         messages: list[dict[str, Any]] = [{"role": "system", "content": "be " * 64}, *user("do " * 64)]
@@ -381,39 +306,24 @@ async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
     await play(story, tokens_per_word=10)
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"{", "not a JSON object"),
-        (b"[]", "not a JSON object"),
-        ({"model": "m"}, "Field required"),
-        ({"messages": []}, "cannot be empty"),
-        ({"messages": ["hello"]}, "messages[0]: expected an object"),
-        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": user("x"), "max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"messages": user("x"), "max_tokens": "many"}, "max_tokens: expected an integer"),
-        ({"messages": user("x"), "stream_options": 1}, "stream_options"),
-        ({"messages": user("x"), "n": 2}, "one choice"),
-        ({"messages": user("word " * 500)}, "512"),
-    ],
-)
-async def test_wrong_requests_are_refused_as_sglang_does(body: Any, message: str) -> None:
-    async def story(scene: Scene) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with scene.http.post(f"{scene.url}/v1/chat/completions", data=data) as response:
-            problem = await response.json()
-            assert response.status == 400
-        assert problem["object"] == "error"
-        assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
-        assert message in problem["message"]
-
-    await play(story, hardware=Hardware(max_context_tokens=512))
+WRONG = [
+    (b"{", "not a JSON object"),
+    (b"[]", "not a JSON object"),
+    ({"model": "m"}, "Field required"),
+    ({"messages": []}, "cannot be empty"),
+    ({"messages": ["hello"]}, "messages[0]: expected an object"),
+    ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": user("x"), "max_tokens": 0}, "max_tokens must be at least 1"),
+    ({"messages": user("x"), "max_tokens": "many"}, "max_tokens: expected an integer"),
+    ({"messages": user("x"), "stream_options": 1}, "stream_options"),
+    ({"messages": user("x"), "n": 2}, "one choice"),
+    ({"messages": user("word " * 500)}, "512"),
+]
 
 
 @pytest.mark.asyncio
-async def test_models_health_and_unknown_paths() -> None:
+async def test_models_health_unknown_paths_and_wrong_requests_as_sglang_answers() -> None:
     async def story(scene: Scene) -> None:
         async with scene.http.get(f"{scene.url}/v1/models") as response:
             model = (await response.json())["data"][0]
@@ -423,6 +333,13 @@ async def test_models_health_and_unknown_paths() -> None:
                 assert response.status == status
         assert (await scene.chat("p", user("x"), model="anything"))[0] == 200
         assert (await scene.health())["mode"] == "passive"
+        for body, message in WRONG:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            async with scene.http.post(f"{scene.url}/v1/chat/completions", data=data) as response:
+                problem = await response.json()
+                assert (response.status, problem["object"]) == (400, "error")
+            assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
+            assert message in problem["message"]
 
     await play(story, hardware=Hardware(max_context_tokens=512))
 
@@ -459,7 +376,7 @@ def test_sigterm_ends_open_streams_and_the_process() -> None:
             process.send_signal(signal.SIGTERM)
             while data := client.recv(65_536):
                 received += data
-        assert b'"finish_reason": "abort"' in received
+        assert b'data: {"error": ' in received
         assert b"data: [DONE]" in received
         _, errors = process.communicate(timeout=_TIMEOUT_S)
         assert (process.returncode, errors) == (0, "")

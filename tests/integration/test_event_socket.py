@@ -9,28 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+from support.daemon_process import NODE, BusClient, DaemonProcess, bus_of, eventually, running, says, serving
 from support.nats import NatsServer
 
-from controlplane.core.commands import StateRequest
-from controlplane.core.events import Event, Grant, ProgramArrived, PublisherState, ToolStarted, TurnEnded
-from controlplane.core.silence import LOST_NS
+from controlplane.core.model.commands import StateRequest
+from controlplane.core.model.events import Event, Grant, ProgramArrived, PublisherState, ToolStarted, TurnEnded
+from controlplane.core.scheduling.liveness import LOST_NS
 from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.transport.subjects import publisher_name
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack, read
-from controlplane.wire.subjects import publisher_name
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(tmp_path)
-    daemon.start()
-    try:
+    with running(tmp_path) as daemon:
         yield daemon
-    finally:
-        daemon.clean_up()
 
 
 def path_of(daemon: DaemonProcess) -> Path:
@@ -38,61 +34,45 @@ def path_of(daemon: DaemonProcess) -> Path:
 
 
 async def listens(daemon: DaemonProcess) -> None:
-    async def is_there() -> bool:
-        return path_of(daemon).exists()
-
-    await eventually(is_there, what="socket")
+    await eventually(path_of(daemon).exists, what="socket")
 
 
 def program_of(status: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(status["programs"].get(name, {}))
 
 
-async def test_a_run_and_its_tools_arrive_and_nothing_is_lost_while_the_daemon_is_away(
-    daemon: DaemonProcess,
-) -> None:
+async def test_what_is_told_is_neither_lost_nor_forgotten_while_the_daemon_is_away(daemon: DaemonProcess) -> None:
+    """Also where the daemon has lost its state and its stream: the call that runs is told again."""
     reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
+
+    async def tools(client: BusClient, count: int) -> None:
+        await client.status_where(lambda s: program_of(s, "run").get("open_tools", 0) == count, f"{count} tools")
 
     try:
         await listens(daemon)
-        client = await BusClient.connect(await daemon.url())
-        reporter.program_started("run", tenant="team")
-        reporter.tool_started("run", "call-1", "bash")
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
-        daemon.kill()
-        reporter.tool_ended("run", "call-1")
-        reporter.tool_started("run", "call-2", "bash")
-        reporter.tool_started("run", "call-3", "bash")
-        daemon.start()
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 2, "two open tools")
-        reporter.program_ended("run")
-        await client.status_where(lambda s: not program_of(s, "run").get("open_tools"), "no open tool")
-        await client.close()
+        async with bus_of(daemon) as client:
+            reporter.program_started("run", tenant="team")
+            reporter.tool_started("run", "call-1", "bash")
+            await tools(client, 1)
+            daemon.kill()
+            reporter.tool_ended("run", "call-1")
+            reporter.tool_started("run", "call-2", "bash")
+            reporter.tool_started("run", "call-3", "bash")
+            daemon.start()
+            await tools(client, 2)
+            reporter.tool_ended("run", "call-2")
+            await tools(client, 1)
         stats = reporter.stats
         assert (stats.dropped, stats.rejected, stats.connections) == (0, 0, 2)
-    finally:
-        reporter.close()
-
-
-async def test_a_daemon_that_forgot_asks_through_the_socket(daemon: DaemonProcess) -> None:
-    """Its state and its stream are gone; the call that runs is told again."""
-    reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
-
-    try:
-        await listens(daemon)
-        reporter.tool_started("run", "call-1", "bash")
-        client = await BusClient.connect(await daemon.url())
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
-        await client.close()
         daemon.stop()
         for path in daemon.folder.iterdir():
             if path.is_dir():
                 path.rename(path.with_suffix(".gone"))
         daemon.start()
-        await asyncio.sleep(0.2)
-        client = await BusClient.connect(await daemon.url())
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "the call again")
-        await client.close()
+        async with bus_of(daemon) as client:
+            await tools(client, 1)
+            reporter.program_ended("run")
+            await tools(client, 0)
     finally:
         reporter.close()
 
@@ -136,44 +116,31 @@ async def test_only_runs_and_tools_may_be_told(daemon: DaemonProcess) -> None:
 
 
 async def test_a_path_that_no_socket_can_have_is_told(tmp_path: Path) -> None:
-    config = tmp_path / "penstock.toml"
-    config.write_text(f'tool_socket = "{tmp_path}/{"long" * 40}.sock"\n')
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(config))
-    daemon.start()
-
-    try:
-        client = await BusClient.connect(await daemon.url())
-        await client.status()
-        await client.close()
-        assert "longer than 107 bytes" in daemon.log
-    finally:
-        daemon.clean_up()
+    with running(tmp_path, config=f'tool_socket = "{tmp_path}/{"long" * 40}.sock"\n') as daemon:
+        await says(daemon, "longer than 107 bytes")
+        await (await serving(daemon)).close()
 
 
 async def test_a_bus_that_was_frozen_under_a_report_is_heard_again(tmp_path: Path, nats_server: NatsServer) -> None:
     """nats-py stops reading for minutes once an answer comes after its limit: the daemon would be deaf."""
-    daemon = DaemonProcess(tmp_path / "state", "--nats", nats_server.url)
-    reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
-    daemon.start()
-
-    async def hung_up() -> bool:
-        return reporter.stats.last_error != ""
-
-    try:
-        await listens(daemon)
-        client = await BusClient.connect(nats_server.url)
-        reporter.tool_started("run", "call-1", "bash")
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
-        nats_server.suspend()
-        reporter.tool_started("run", "call-2", "bash")
-        await eventually(hung_up, what="a socket whose batch the bus does not confirm")
-        nats_server.resume()
-        await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 2, "two open tools")
-        await client.close()
-        assert "reading anew" not in daemon.log
-    finally:
-        reporter.close()
-        daemon.clean_up()
+    with running(tmp_path, "--nats", nats_server.url) as daemon:
+        reporter = ToolReporter(url=f"unix:{path_of(daemon)}", node=NODE)
+        try:
+            await listens(daemon)
+            client = await BusClient.connect(nats_server.url)
+            reporter.tool_started("run", "call-1", "bash")
+            await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 1, "an open tool")
+            nats_server.suspend()
+            reporter.tool_started("run", "call-2", "bash")
+            await eventually(
+                lambda: reporter.stats.last_error, what="a socket whose batch the bus does not confirm"
+            )
+            nats_server.resume()
+            await client.status_where(lambda s: program_of(s, "run").get("open_tools") == 2, "two open tools")
+            await client.close()
+            assert "reading anew" not in daemon.log
+        finally:
+            reporter.close()
 
 
 async def test_who_connects_after_all_were_asked_is_asked_for_what_was_lost(daemon: DaemonProcess) -> None:

@@ -10,19 +10,18 @@ from typing import Any
 
 import anyio
 import pytest
-from support.daemon_process import NODE, BusClient, eventually
+from support.daemon_process import NODE, BusClient, eventually, queued
 
 from controlplane.config import Source
-from controlplane.core import commands as cmd
-from controlplane.core import controller
-from controlplane.core import events as ev
 from controlplane.core.ledger.programs import Programs
-from controlplane.shell import compose
-from controlplane.shell.host_probe import HostProbe
-from controlplane.shell.tasks import FATES, Tasks
+from controlplane.core.model import events as ev
+from controlplane.core.scheduling import controller
+from controlplane.daemon import compose
+from controlplane.daemon.process.host_probe import HostProbe
+from controlplane.daemon.process.tasks import FATES, Tasks
+from controlplane.transport.endpoint import read_endpoint
+from controlplane.transport.subjects import heartbeat_subject
 from controlplane.wire.codec import decode_heartbeat
-from controlplane.wire.endpoint import read_endpoint
-from controlplane.wire.subjects import heartbeat_subject
 
 ROOT = Path(compose.__file__).parents[2]
 GATE = f"{NODE}/gate/one"
@@ -38,31 +37,31 @@ OF_A_FLEET = {
 }
 # What else begins a task or a thread, by file and by what it runs; and what becomes of it when it raises.
 OTHERS = {
-    ("shell/compose.py", "_obey_signals"): "an error in obeying is counted; nothing else raises",
-    ("shell/advise/questions.py", "self._put"): "an error is the question's answer",
-    ("shell/laboratory.py", "read"): "ends its question, which waits for it",
-    ("shell/disk.py", "self._write_on"): "an error in a write is logged, and the next is done",
-    ("shell/health_watch.py", "self._ask_disk"): "ends the health task, which begins anew",
-    ("shell/reload.py", "_set_when_cancelled"): "does not raise",
+    ("daemon/compose.py", "_obey_signals"): "an error in obeying is counted; nothing else raises",
+    ("daemon/shadow/replayer.py", "read"): "ends its replay, which waits for it",
+    ("daemon/process/disk.py", "self._write_on"): "an error in a write is logged, and the next is done",
+    ("daemon/process/logs.py", "self._write_on"): "what fails is left out; another begins with the next line",
+    ("daemon/status/health_watch.py", "self._ask_disk"): "ends the health task, which begins anew",
+    ("daemon/process/reload.py", "_set_when_cancelled"): "does not raise",
     ("fleet/checkup.py", "self._knock"): "ends the engine checks, which begin anew",
     ("fleet/checkup.py", "self._ask_for_health"): "ends the engine checks, which begin anew",
     ("fleet/leader.py", "checkup.run"): "ends the engine checks, which begin anew",
-    ("fleet/ext_proc.py", "self._say"): "sets three values in memory",
-    ("fleet/plain.py", "asyncio.to_thread"): "closes an emitter, which raises nothing",
+    ("fleet/ext_proc.py", "self._set_health"): "sets three values in memory",
+    ("fleet/pluginless.py", "asyncio.to_thread"): "closes an emitter, which raises nothing",
     ("fleet/watchdog.py", "self._watch"): "ends the process where its loop hangs: it is what is fatal",
     ("gate/asgi.py", "self._receive"): "ends its request, which waits for it",
     ("gate/middleware.py", "self._gate.enter"): "ends its request, which waits for it",
     ("emit/preparation.py", "self._run"): "what its caller's code raises is the outcome",
-    ("emit/pump.py", "delivered"): "ends the connection, which is made anew",
-    ("emit/runtime.py", "life.run"): "begins anew after an error",
+    ("emit/publisher_loop.py", "delivered"): "ends the connection, which is made anew",
+    ("emit/runtime.py", "pump.run"): "begins anew after an error",
     ("emit/socket_client.py", "self._read"): "ends the connection, which is made anew",
-    ("wire/listener.py", "self._begin"): "ends its connection",
-    ("wire/delivery.py", "client.flush"): "ends the delivery, which waits for it",
+    ("transport/listener.py", "self._begin"): "ends its connection",
+    ("transport/delivery.py", "client.flush"): "ends the delivery, which waits for it",
     ("engine_hooks/engine/board.py", "_post"): "goes on after an error",
     ("engine_hooks/tools/mcp_http_proxy.py", "self._notify"): "a notice is lost",
     ("engine_hooks/tools/mcp_proxy.py", "self._feed"): "its parts are guarded; it ends with its pipe",
     ("engine_hooks/tools/mcp_proxy.py", "self._watch"): "its parts are guarded",
-    ("engine_hooks/tools/mcp_proxy.py", "self._tell"): "a notice is lost",
+    ("engine_hooks/tools/mcp_proxy.py", "self._notify"): "a notice is lost",
     ("engine_hooks/vllm/attached.py", "self._keep_time"): "its parts are guarded",
 }
 
@@ -70,7 +69,10 @@ OTHERS = {
 def begun() -> set[tuple[str, str]]:
     """Where tasks and threads begin in what runs beside engines and agents, but for ``Tasks.keep``."""
     found = set()
-    rooms = [ROOT / "controlplane" / room for room in ("shell", "fleet", "gate", "emit", "wire", "config", "core")]
+    rooms = [
+        ROOT / "controlplane" / room
+        for room in ("daemon", "fleet", "gate", "emit", "transport", "wire", "config", "core")
+    ]
     for path in [path for room in (*rooms, ROOT / "engine_hooks") for path in room.rglob("*.py")]:
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call):
@@ -91,29 +93,29 @@ def test_what_becomes_of_each_task_is_written_down() -> None:
     assert set(FATES) >= OF_A_FLEET
 
 
-class Raising:
-    """Has each task raise as soon as it begins, and once more when it has run for a while."""
+ERRORS = (OSError(errno.EMFILE, "Too many open files"), RecursionError("too deep"), MemoryError())
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+
+class Raising:
+    """Has each task raise as soon as it begins, and again when it has run for a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.raised: Counter[str] = Counter()
-        self.tasks: list[Tasks] = []
-        self.error = error
         keep = Tasks.keep
 
         async def kept(tasks: Tasks, name: str, work: Callable[[], Awaitable[Any]]) -> None:
-            self.tasks.append(tasks)
             await keep(tasks, name, lambda: self.run(name, work))
 
         monkeypatch.setattr(Tasks, "keep", kept)
 
     async def run(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
         begun = self.raised[name]
-        if begun < 2:
+        if begun < len(ERRORS):
             if begun:
                 with anyio.move_on_after(0.3):
                     await work()
             self.raised[name] += 1
-            raise self.error
+            raise ERRORS[begun]
         await work()
 
 
@@ -124,11 +126,8 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[BusClient]:
     source = Source(options={**off, "state_dir": str(folder), **options})
     async with anyio.create_task_group() as group:
         group.start_soon(compose._serve, source, None, 0)
-
-        async def endpoint() -> Any:
-            return read_endpoint(NODE, folder)
-
-        bus = await BusClient.connect((await eventually(endpoint, what="an endpoint")).url)
+        endpoint = await eventually(lambda: read_endpoint(NODE, folder), what="an endpoint")
+        bus = await BusClient.connect(endpoint.url)
         await bus.status()
         yield bus
         await bus.close()
@@ -136,48 +135,37 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[BusClient]:
 
 
 async def grants(bus: BusClient, number: int) -> None:
-    await bus.publish(GATE, number, [ev.TurnQueued(program_id=f"p{number}", turn_id=f"t{number}")])
-    await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == f"p{number}", f"a grant for p{number}")
+    await bus.publish(GATE, number, queued(f"p{number}"))
+    await bus.grant(f"p{number}")
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "error", [OSError(errno.EMFILE, "Too many open files"), RecursionError("too deep"), MemoryError()], ids=repr
-)
-async def test_each_task_raises_and_it_decides_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    raising = Raising(monkeypatch, error)
+async def test_each_task_raises_and_it_decides_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raising, ours = Raising(monkeypatch), FATES.keys() - OF_A_FLEET
     async with serving(tmp_path) as bus:
         await grants(bus, 1)
-
-        async def all_raised() -> bool:
-            return all(raising.raised[name] == 2 for name in FATES.keys() - OF_A_FLEET)
-
-        await eventually(all_raised, what="two errors of each task")
+        await eventually(lambda: all(raising.raised[name] == len(ERRORS) for name in ours), what="all errors")
         await grants(bus, 2)
-        status = await bus.status()
-        failures = {each["what"]: each["count"] for each in status["status"]["failures"]}
-        assert {name: failures[name] for name in FATES.keys() - OF_A_FLEET} == dict.fromkeys(
-            FATES.keys() - OF_A_FLEET, 2
-        )
-        assert all(type(error).__name__ in each["error"] for each in status["status"]["failures"])
+        failures = {each["what"]: each for each in (await bus.status())["status"]["failures"]}
+        assert {name: failures[name]["count"] for name in ours} == dict.fromkeys(ours, len(ERRORS))
+        assert all("MemoryError" in failures[name]["error"] for name in ours)
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", sorted(OF_A_FLEET))
-async def test_each_task_of_a_fleet_is_started_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_task_of_a_fleet_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their names are those that are kept."""
-    raising, done = Raising(monkeypatch, OSError(errno.ENOMEM, "Cannot allocate memory")), []
+    raising, done = Raising(monkeypatch), []
 
     async def work() -> None:
         done.append(True)
 
-    await Tasks().keep(name, work)
-    assert (len(done), raising.raised[name]) == (2, 2)
-    parts = ("compose", "in_cluster", "leader")
-    texts = [(ROOT / "controlplane" / "fleet" / f"{part}.py").read_text() for part in parts]
-    assert any(f'"{name}"' in text for text in texts)
+    await Tasks().keep("picker", work)
+    assert (len(done), raising.raised["picker"]) == (len(ERRORS), len(ERRORS))
+    texts = [
+        (ROOT / "controlplane/fleet" / f"{part}.py").read_text() for part in ("compose", "in_cluster", "leader")
+    ]
+    for name in OF_A_FLEET:
+        assert any(f'"{name}"' in text for text in texts)
 
 
 @pytest.mark.asyncio
@@ -214,13 +202,13 @@ async def test_a_message_that_cannot_be_applied_is_set_aside_with_its_bytes(
         async with serving(tmp_path) as bus:
             if not life:
                 await grants(bus, 1)
-                await bus.publish(GATE, 2, [poison, ev.TurnQueued(program_id="p3", turn_id="t3")])
-                await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "p3", "a grant behind it")
+                await bus.publish(GATE, 2, [poison, *queued("p3")])
+                await bus.grant("p3")
             found = await bus.status_where(_is_set_aside, "a message set aside, and no trace of it")
             assert "KeyError" in found["status"]["last_set_aside"]
             assert {"p1", "p3"} <= found["programs"].keys()
             await grants(bus, 10 + life)
-            await eventually(lambda: _is(any(folder.glob("*.message"))), what="its bytes on disk")
+            await eventually(lambda: any(folder.glob("*.message")), what="its bytes on disk")
         (tmp_path / NODE / "snapshot.json").unlink()  # the stream is read from its beginning
     assert b"poison" in (folder / "1.message").read_bytes()
 
@@ -228,14 +216,14 @@ async def test_a_message_that_cannot_be_applied_is_set_aside_with_its_bytes(
 @pytest.mark.asyncio
 async def test_while_ticks_raise_gates_hear_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = False
-    sense = controller.expect
+    sense = controller.update_parent_etas
 
-    def expect(*given: Any) -> None:
+    def update_parent_etas(*given: Any) -> Any:
         if fails:
             raise RecursionError("as deep as a client wants")
-        sense(*given)
+        return sense(*given)
 
-    monkeypatch.setattr(controller, "expect", expect)
+    monkeypatch.setattr(controller, "update_parent_etas", update_parent_etas)
     async with serving(tmp_path, **{"control.interval_s": 0.2}) as bus:
         beats: list[Any] = []
 
@@ -244,7 +232,7 @@ async def test_while_ticks_raise_gates_hear_no_daemon(tmp_path: Path, monkeypatc
 
         await bus.client.subscribe(heartbeat_subject(NODE), cb=beat)
         await grants(bus, 1)
-        await eventually(lambda: _is(len(beats) > 2), what="heartbeats")
+        await eventually(lambda: len(beats) > 2, what="heartbeats")
         fails = True
 
         async def none_came() -> bool:
@@ -260,14 +248,10 @@ async def test_while_ticks_raise_gates_hear_no_daemon(tmp_path: Path, monkeypatc
         assert "decisions_failing" in [each["name"] for each in status["findings"]]
         fails = False
         count = len(beats)
-        await eventually(lambda: _is(len(beats) > count), what="heartbeats again")
+        await eventually(lambda: len(beats) > count, what="heartbeats again")
         await grants(bus, 2)
 
 
 def _is_set_aside(found: dict[str, Any]) -> bool:
     agrees = all(each["queued_turns"] in (0, 1) for each in found["programs"].values())
     return agrees and found["status"]["set_aside"] >= 1
-
-
-async def _is(value: bool) -> bool:
-    return value

@@ -4,18 +4,17 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import collector
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import DaemonProcess, bus_of, eventually, queued, running
 from support.ports import free_port
 
-from controlplane.core import events as ev
+from controlplane.core.model import events as ev
 
 NAME = {"program_id": "p"}
 STORY: list[ev.Event] = [
@@ -23,51 +22,43 @@ STORY: list[ev.Event] = [
     ev.FirstToken(**NAME, turn_id="1", prompt_tokens=100, cached_tokens=40),
     ev.TurnEnded(**NAME, turn_id="1", prompt_tokens=100, cached_tokens=40, output_tokens=5),
 ]
-
-
 CLIENT_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-
-
-def daemon_at(folder: Path, text: str) -> DaemonProcess:
-    folder.mkdir()
-    (folder / "penstock.toml").write_text(text)
-    process = DaemonProcess(folder / "state", "--config", str(folder / "penstock.toml"))
-    process.start()
-    return process
 
 
 async def story(daemon: DaemonProcess, trace: str = "") -> None:
     """A program's turn and tool; ``trace``: its gate says so of its client's span."""
-    bus = await BusClient.connect(await daemon.url())
-    await bus.status()
-    if trace:
-        await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9, trace=trace)])
-    await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), *STORY])
-    await bus.publish("test/tool/one", 1, [ev.ToolStarted(**NAME, call_id="1", tool="bash")])
-    await bus.status_where(lambda s: s["programs"].get("p", {}).get("open_tools") == 1, "a tool that runs")
-    ended = [ev.ToolEnded(**NAME, call_id="1", tool="bash", duration_ns=5), ev.ProgramEnded(**NAME)]
-    await bus.publish("test/tool/one", 2, ended)
-    await bus.status_where(lambda s: s["programs"].get("p", {}).get("status") == "ended", "an end")
-    await bus.close()
+    async with bus_of(daemon) as bus:
+        if trace:
+            asked = ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9, trace=trace)
+            await bus.publish("test/gate/one", 1, [asked])
+        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=1000, free_blocks=900), *STORY])
+        await bus.publish("test/tool/one", 1, [ev.ToolStarted(**NAME, call_id="1", tool="bash")])
+        await bus.status_where(lambda s: s["programs"].get("p", {}).get("open_tools") == 1, "a tool that runs")
+        ended = [ev.ToolEnded(**NAME, call_id="1", tool="bash", duration_ns=5), ev.ProgramEnded(**NAME)]
+        await bus.publish("test/tool/one", 2, ended)
+        await bus.status_where(lambda s: s["programs"].get("p", {}).get("status") == "ended", "an end")
 
 
-@pytest_asyncio.fixture
-async def page(tmp_path: Path) -> AsyncIterator[tuple[DaemonProcess, str]]:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonProcess, str]]:
+    """A daemon that a program has run through, and its page."""
     address = f"127.0.0.1:{free_port()}"
-    daemon = daemon_at(tmp_path / "node", f'[http]\nlisten = "{address}"\n')
+    with running(tmp_path_factory.mktemp("page"), config=f'[http]\nlisten = "{address}"\n') as daemon:
 
-    async def look() -> bool:
-        if f"http://{address}/" not in daemon.log:
+        def is_there() -> bool:
+            with suppress(urllib.error.URLError):  # the bus has yet to say something
+                return get(f"http://{address}/healthz") == "ok\n"
             return False
-        with suppress(urllib.error.HTTPError):  # the bus has yet to say something
-            return await asyncio.to_thread(get, f"http://{address}/healthz") == "ok\n"
-        return False
 
-    try:
-        await eventually(look, what="a page")
+        async def begin() -> None:
+            await eventually(is_there, what="a page", every_s=0.1)
+            await story(daemon)
+            async with bus_of(daemon) as bus:
+                await bus.publish("test/gate/one", 1, queued("stays"))
+                await bus.status_where(lambda s: "stays" in s["programs"], "a program that stays")
+
+        asyncio.run(begin())
         yield daemon, f"http://{address}"
-    finally:
-        daemon.clean_up()
 
 
 def get(url: str) -> str:
@@ -75,54 +66,43 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-@pytest.mark.asyncio
-async def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None:
-    daemon, url = page
-    await story(daemon)
+def test_prometheus_reads_what_happened(page: tuple[DaemonProcess, str]) -> None:
+    _, url = page
     families = {family.name: family for family in text_string_to_metric_families(get(f"{url}/metrics"))}
     tokens = {s.labels["kind"]: s.value for s in families["penstock_tokens"].samples if s.name.endswith("_total")}
     assert tokens == {"prompt": 100, "cached": 40, "output": 5}
     assert [s.value for s in families["penstock_bus_connected"].samples] == [1]
     assert "process_resident_memory_bytes" in families
-    assert get(f"{url}/healthz") == "ok\n"
 
 
-@pytest.mark.asyncio
-async def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> None:
-    daemon, url = page
+def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> None:
+    _, url = page
     text = get(f"{url}/")
     assert "<title>Penstock</title>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     for part in ("page.js", "page.css", "program.js", "program.css"):
         assert f"/page/{part}" in text
-        with urllib.request.urlopen(f"{url}/page/{part}", timeout=60) as reply:  # noqa: ASYNC210
+        with urllib.request.urlopen(f"{url}/page/{part}", timeout=60) as reply:
             assert reply.read()
             assert reply.headers["Cache-Control"] == "no-cache", "an upgrade must reach browsers"
-
-    bus = await BusClient.connect(await daemon.url())
-    await bus.publish("test/gate/one", 1, [ev.TurnQueued(**NAME, turn_id="1", prompt_tokens=9)])
-    await bus.status_where(lambda s: "p" in s["programs"], "a program")
-    await bus.close()
-    with urllib.request.urlopen(f"{url}/live", timeout=60) as stream:  # noqa: ASYNC210
+    with urllib.request.urlopen(f"{url}/live", timeout=60) as stream:
         line = next(line for line in stream if line.startswith(b"data: "))
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
-    assert [program["program_id"] for program in look["listing"]["programs"]] == ["p"]
+    assert [program["program_id"] for program in look["listing"]["programs"]] == ["stays"]
 
 
-@pytest.mark.asyncio
-async def test_a_programs_time_line_is_told_once_until_something_happens(page: tuple[DaemonProcess, str]) -> None:
-    daemon, url = page
-    await story(daemon)
-    with urllib.request.urlopen(f"{url}/program?id=p", timeout=10) as answer:  # noqa: ASYNC210
+def test_a_programs_time_line_is_told_once_until_something_happens(page: tuple[DaemonProcess, str]) -> None:
+    _, url = page
+    with urllib.request.urlopen(f"{url}/program?id=p", timeout=60) as answer:
         told, mark = json.loads(answer.read()), answer.headers["ETag"]
     assert [turn["turn_id"] for turn in told["turns"]] == ["1"]
     assert [tool["tool"] for tool in told["tools"]] == ["bash"]
     assert told["ended_ns"]
     for asked, status in ((f"{url}/program?id=p", 304), (f"{url}/program?id=q", 404), (f"{url}/program", 404)):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(asked, headers={"If-None-Match": mark}), timeout=10)  # noqa: ASYNC210
+            urllib.request.urlopen(urllib.request.Request(asked, headers={"If-None-Match": mark}), timeout=60)
         assert refused.value.code == status
         if status == 404:
             assert json.loads(refused.value.read())["error"]
@@ -145,26 +125,19 @@ def test_a_page_of_this_machine_answers_to_its_names_alone(
 def test_an_address_in_use_is_refused_and_the_default_gives_way(
     page: tuple[DaemonProcess, str], tmp_path: Path
 ) -> None:
-    _, url = page
-    taken = url.removeprefix("http://")
-    second = daemon_at(tmp_path / "second", f'[http]\nlisten = "{taken}"\n')
-    try:
+    taken = page[1].removeprefix("http://")
+    with running(tmp_path, config=f'[http]\nlisten = "{taken}"\n') as second:
         assert second.wait() == 1
-        assert f"$.http.listen: cannot listen at {taken}" in second.log
-    finally:
-        second.clean_up()
+    assert f"$.http.listen: cannot listen at {taken}" in second.log
 
 
 @pytest.mark.asyncio
 async def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
     with collector() as told:
-        text = f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "{told.url}"\n'
-        daemon = daemon_at(tmp_path / "node", text)
-        try:
+        config = f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "{told.url}"\n'
+        with running(tmp_path, config=config) as daemon:
             await story(daemon, f"00-{CLIENT_TRACE}-00f067aa0ba902b7-01")
             assert daemon.stop() == 0  # what is left is sent
-        finally:
-            daemon.clean_up()
     assert "Traceback" not in daemon.log
     spans = told.spans()
     assert {"program", "turn", "tool bash"} <= {span.name for span in spans}

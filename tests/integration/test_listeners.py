@@ -9,33 +9,29 @@ import random
 import re
 import socket
 import struct
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import nats.errors
 import pytest
 import pytest_asyncio
-from support.daemon_process import NODE, BusClient, DaemonProcess, eventually, says
+from support.daemon_process import NODE, BusClient, DaemonProcess, eventually, queued, run_python, says, until
+from support.floods import ATTACKS, GREETING, HTTP2, WITHIN_S, Door, tcp, unix
 from support.ports import free_port
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ControlPlaneError
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ControlPlaneError
+from controlplane.daemon.api import grpc_server
 from controlplane.fleet import ext_proc
 from controlplane.operate.client import connect
-from controlplane.shell import grpc_server
-from controlplane.wire.bounds import raise_open_files
-from controlplane.wire.endpoint import read_endpoint
+from controlplane.transport.bounds import raise_open_files
 from controlplane.wire.frames import Frame, pack
 
 FILES = 1024
-CONNECTIONS = 1000
-WITHIN_S = 60.0
 HERE = Path(__file__).parents[2]
 GRPC_BOUNDS = {
     "grpc.max_allowed_incoming_connections",
@@ -43,26 +39,15 @@ GRPC_BOUNDS = {
     "grpc.max_receive_message_length",
 }
 OTHERS = {  # what listens, and by what it is bounded
-    "controlplane/wire/http_listener.py": "the page and the MCP proxy: a Listener accepts",
-    "controlplane/shell/event_socket.py": "the agents' socket and their hooks: a Listener accepts",
-    "controlplane/shell/grpc_server.py": "the control API: gRPC's own bounds",
+    "controlplane/transport/http_listener.py": "the page and the MCP proxy: a Listener accepts",
+    "controlplane/daemon/bus/event_socket.py": "the agents' socket and their hooks: a Listener accepts",
+    "controlplane/daemon/api/grpc_server.py": "the control API: gRPC's own bounds",
     "controlplane/fleet/ext_proc.py": "the picker: gRPC's own bounds",
     "controlplane/lab/double/server.py": "the engine double, a laboratory's",
 }
 LISTENS = re.compile(
     r"sock\w*\.listen\(|listening\.listen\(|start_server\(|start_unix_server\(|create_server\(|TCPSite\(|UnixSite\(|uvicorn\.Config\(|\.aio\.server\("
 )
-
-
-@dataclass
-class Door:
-    """Where strangers connect. ``half`` begins a request; ``ask`` makes an honest one: whether it was answered."""
-
-    pid: int
-    connect: Callable[[], socket.socket]
-    half: bytes
-    whole: bytes
-    ask: Callable[[], bool]
 
 
 @dataclass
@@ -76,12 +61,19 @@ class Node:
     programs: int = 0
 
     async def serves(self) -> None:
-        """A program's turn is granted, and the operator is answered, at the socket's place if need be later."""
+        """A program's turn is granted. As a gate does, it tells again of one that waits: a word may be lost."""
+        await eventually(self.is_granted, what="a grant", timeout_s=2 * WITHIN_S)
+
+    async def is_granted(self) -> bool:
         self.programs += 1
-        name = f"p{self.programs}"
-        turn = ev.TurnQueued(program_id=name, turn_id=name, prompt_tokens=160)
-        await self.bus.publish("test/gate/one", self.programs, [turn])
-        await self.bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == name, f"a grant for {name}")
+        name = f"p{id(self)}-{self.programs}"
+        with suppress(nats.errors.Error, TimeoutError):  # the connection was lost: the next goes by another
+            await self.bus.publish(f"test/gate/{id(self)}", self.programs, queued(name))
+        for _ in range(100):
+            if any(isinstance(c, cmd.Admit) and c.program_id == name for c in self.bus.commands):
+                return True
+            await asyncio.sleep(0.1)
+        return False
 
     def answers(self) -> bool:
         with suppress(ControlPlaneError), connect(self.api, NODE, self.daemon.folder) as client:
@@ -89,34 +81,10 @@ class Node:
         return False
 
 
-class FewFiles(DaemonProcess):
-    """A daemon that may open few files, however it tries."""
-
-    def start(self) -> None:
-        command = ("-m", "controlplane", "up", "--node", NODE, "--state-dir", str(self.folder), *self.arguments)
-        self.process = few_files(self.log_path, *command)
-
-
-def few_files(log: Path, *command: str) -> subprocess.Popen[bytes]:
-    with log.open("ab") as out:
-        limited = ["bash", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", sys.executable, *command]
-        return subprocess.Popen(limited, stdout=out, stderr=out, cwd=HERE)
-
-
-def tcp(port: int) -> Callable[[], socket.socket]:
-    return lambda: socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
-
-
 def is_ok(url: str) -> bool:
     with suppress(OSError), urllib.request.urlopen(url, timeout=WITHIN_S) as answer:
         return bool(answer.status == 200)
     return False
-
-
-def unix(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)  # it blocks while the kernel's queue is full
-    sock.connect(str(path))
-    return sock
 
 
 def greets(path: Path) -> bool:
@@ -139,80 +107,53 @@ def informs(connect: Callable[[], socket.socket]) -> bool:
     return False
 
 
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonProcess, str, dict[str, Door]]]:
     raise_open_files()
+    folder = tmp_path_factory.mktemp("listeners")
     page, api = free_port(), f"127.0.0.1:{free_port()}"
-    config = tmp_path / "penstock.toml"
+    config = folder / "penstock.toml"
     config.write_text(f'preset = "fcfs"\n[http]\nlisten = "127.0.0.1:{page}"\n[api]\nlisten = "{api}"\n')
-    daemon = FewFiles(tmp_path / "state", "--config", str(config))
+    daemon = DaemonProcess(folder / "state", "--config", str(config), files=FILES)
     with ExitStack() as ending:
         ending.callback(daemon.clean_up)
         daemon.start()
-        await says(daemon, f"http://127.0.0.1:{page}/")
-        log = tmp_path / "proxy.log"
+        asyncio.run(says(daemon, f"http://127.0.0.1:{page}/"))
+        log = folder / "proxy.log"
         upstream = f"http://127.0.0.1:{page}/healthz"
-        proxy = few_files(log, "-m", "engine_hooks.tools.mcp_http_proxy", upstream)
+        proxy = run_python(log, "-m", "engine_hooks.tools.mcp_http_proxy", upstream, files=FILES)
         ending.callback(proxy.wait, WITHIN_S)
         ending.callback(proxy.terminate)
-
-        async def address() -> int:
-            found = re.search(r"127\.0\.0\.1:(\d+)/healthz passes", log.read_text())
-            return int(found[1]) if found else 0
-
-        port = await eventually(address, what="a proxy")
+        passes = re.compile(r"127\.0\.0\.1:(\d+)/healthz passes")
+        port = int(until(lambda: passes.search(log.read_text()), "a proxy")[1])
         sock = daemon.folder / f"{NODE}.sock"
         assert daemon.process is not None
-        endpoint, pid = read_endpoint(NODE, daemon.folder), daemon.process.pid
-        assert endpoint is not None
-        server = tcp(int(endpoint.url.rpartition(":")[2]))
-        request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
-        bus = await BusClient.connect(await daemon.url())
-        ending.callback(BusClient.left_open.discard, bus)
-        await bus.publish("test/engine/one", 1, [ev.PoolSampled(total_blocks=10**6, free_blocks=10**6)])
-        it = Node(daemon, api, bus, {})
-        whole = request + b"\r\n"
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-        it.doors = {
-            "page": Door(pid, tcp(page), request, whole, lambda: is_ok(upstream)),
-            "socket": Door(pid, lambda: unix(sock), b"\0\0\1\0\1x", b"\0\0\0\1\1x", lambda: greets(sock)),
-            "bus": Door(endpoint.pid, server, b"CON", b"PING\r\n", lambda: informs(server)),
-            "MCP proxy": Door(
-                proxy.pid, tcp(port), request, whole, lambda: is_ok(f"http://127.0.0.1:{port}/healthz")
-            ),
-            "control API": Door(pid, tcp(int(api.rpartition(":")[2])), preface[:9], preface, it.answers),
-        }
-        yield it
-        await bus.close()
+        pid, server = daemon.process.pid, tcp(int(asyncio.run(daemon.url()).rpartition(":")[2]))
+        half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        whole = half + b"\r\n"
+        proxied = f"http://127.0.0.1:{port}/healthz"
+        yield (
+            daemon,
+            api,
+            {
+                "page": Door(tcp(page), half, whole, pid, lambda: is_ok(upstream)),
+                "socket": Door(lambda: unix(sock), b"\0\0\1\0\1x", GREETING, pid, lambda: greets(sock)),
+                "bus": Door(server, b"CON", b"PING\r\n", daemon.server_pid, lambda: informs(server)),
+                "MCP proxy": Door(tcp(port), half, whole, proxy.pid, lambda: is_ok(proxied)),
+                "control API": Door(tcp(int(api.rpartition(":")[2])), HTTP2[:9], HTTP2, pid),
+            },
+        )
 
 
-def open_many(door: Door, data: bytes) -> list[socket.socket]:
-    found = []
-    for _ in range(CONNECTIONS):
-        with suppress(OSError):
-            sock = door.connect()
-            found.append(sock)
-            sock.sendall(data)
-    return found
-
-
-def come_and_go(door: Door, data: bytes) -> list[socket.socket]:
-    until_s = time.monotonic() + 3
-    while time.monotonic() < until_s:
-        with suppress(OSError), door.connect() as sock:
-            if sock.family != socket.AF_UNIX:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.sendall(data)
-    return []
-
-
-ATTACKS: dict[str, Callable[[Door], list[socket.socket]]] = {
-    "idle": lambda door: open_many(door, b""),
-    "half a request": lambda door: open_many(door, door.half),
-    "requests by the dozen, whose answers are not read": lambda door: open_many(door, door.whole * 24),
-    "comes and goes": lambda door: come_and_go(door, door.whole),
-    "comes and goes at half a request": lambda door: come_and_go(door, door.half),
-}
+@pytest_asyncio.fixture
+async def node(doors: tuple[DaemonProcess, str, dict[str, Door]]) -> AsyncIterator[Node]:
+    daemon, api, others = doors
+    bus = await BusClient.connect(await daemon.url())
+    it = Node(daemon, api, bus, dict(others))
+    it.doors["control API"] = replace(others["control API"], ask=it.answers)
+    await bus.publish(f"test/engine/{id(it)}", 1, [ev.PoolSampled(total_blocks=10**6, free_blocks=10**6)])
+    yield it
+    await bus.close()
 
 
 @pytest.mark.asyncio
@@ -247,26 +188,15 @@ async def streams(node: Node, count: int) -> AsyncIterator[list[socket.socket]]:
 
 
 @pytest.mark.asyncio
-async def test_streams_that_are_not_read_give_way_to_others_but_not_the_operators(node: Node) -> None:
-    with connect(node.api, NODE, node.daemon.folder) as client:
-        key = client.call("OpenPage").key
+async def test_streams_that_are_not_read_give_way_to_others(node: Node) -> None:
+    def goes_on() -> None:
+        with node.doors["page"].connect() as sock:
+            sock.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for _ in range(5):
+                assert sock.recv(1 << 20)
 
-    def follow(headers: str = "") -> socket.socket:
-        sock = node.doors["page"].connect()
-        sock.sendall(f"GET /live HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
-        assert sock.recv(1 << 10).startswith(b"HTTP/1.1 200")
-        return sock
-
-    def goes_on(sock: socket.socket) -> None:
-        for _ in range(5):
-            assert sock.recv(1 << 20)
-
-    with follow(f"Authorization: Bearer {key}\r\n") as operator:
-        async with streams(node, 64):
-            with follow() as other:
-                await asyncio.to_thread(goes_on, other)
-            async with streams(node, 64):
-                await asyncio.to_thread(goes_on, operator)
+    async with streams(node, 64):
+        await asyncio.to_thread(goes_on)
     assert node.answers()
 
 
@@ -288,7 +218,6 @@ TARGETS = (
     "/programs?contains=a&page=1",
     "/program?id=p",
     "/page/page.js",
-    "/what-if",
     "/metrics",
     "*",
 )
@@ -315,7 +244,7 @@ async def test_any_bytes_are_answered_as_the_clients_mistake(node: Node, door: s
             return sock.recv(1 << 12)
         return b""
 
-    for _ in range(1500):
+    for _ in range(500):
         data = chance.choice(corpus)
         for _ in range(chance.randrange(1, 4)):
             at = chance.randrange(len(data) + 1)

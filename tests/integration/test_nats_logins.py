@@ -11,10 +11,10 @@ from support.daemon_process import eventually
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.daemon.bus.connection import Bus
 from controlplane.emit.emitter import Emitter
 from controlplane.fleet.connection import connected
-from controlplane.shell.bus import Bus
 
 pytestmark = pytest.mark.asyncio
 PASSWORD = "p@ss:/w#r?d%1,2 "
@@ -26,11 +26,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
     told = ["-a", "127.0.0.1", "-p", str(port), "--user", "ops", "--pass", PASSWORD]
     process = subprocess.Popen([nats_server_binary(), *told], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
-
-        async def up() -> bool:
-            return is_listening(port)
-
-        await eventually(up, what="a server")
+        await eventually(lambda: is_listening(port), what="a server")
         yield port
     finally:
         process.kill()
@@ -58,12 +54,8 @@ async def fleet_connects(url: str) -> str:
 async def emitter_connects(url: str) -> str:
     emitter = Emitter(url=url, node="n", role="tool")
     emitter.start()
-
-    async def tried() -> bool:
-        return emitter.stats.connected or bool(emitter.stats.last_error)
-
     try:
-        await eventually(tried, what="an attempt to connect")
+        await eventually(lambda: emitter.stats.connected or emitter.stats.last_error, what="an attempt to connect")
         return emitter.stats.last_error
     finally:
         emitter.close()

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually
+from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually, running
 
-from controlplane.core.events import ProgramEnded
-from controlplane.core.types import seconds
+from controlplane.core.model.events import ProgramEnded
+from controlplane.core.model.types import seconds
 from controlplane.gate import GateLimits
 from controlplane.lab.double import DoubleOptions, run_double
 
@@ -33,11 +33,8 @@ interval_s = 0.2
 
 @pytest.fixture
 def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
-    config = tmp_path / "penstock.toml"
-    config.write_text(CONFIG)
-    process = DaemonProcess(tmp_path / "state", "--nats", nats_server.url, "--config", str(config))
-    yield process
-    process.clean_up()
+    with running(tmp_path, "--nats", nats_server.url, config=CONFIG) as process:
+        yield process
 
 
 class Agents:
@@ -104,7 +101,6 @@ async def story(agents: Agents, bus: BusClient, daemon: DaemonProcess) -> None:
 
 
 async def test_the_window_is_kept_again_after_an_outage(daemon: DaemonProcess, nats_server: Any) -> None:
-    daemon.start()
     bus = await BusClient.connect(nats_server.url)
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()

@@ -1,12 +1,11 @@
 """The daemon's page in a real browser: it draws what happens, and works without internet."""
 
 import asyncio
+import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,18 +14,17 @@ from aiohttp.test_utils import TestServer
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from support.browser import chrome
-from support.daemon_process import BusClient, DaemonProcess, eventually
+from support.daemon_process import BusClient, DaemonProcess, running, says, serving, until
 from support.ports import free_port
 from support.programs import needs
 
-from controlplane.core import events as ev
+from controlplane.core.model import events as ev
 
 pytestmark = [pytest.mark.asyncio, needs("chromium", "chromedriver")]
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 OTHER = "test/engine-2/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'
 SHADOW = '[shadow]\npreset = "fcfs"\nsettings = ["admission.window=7"]\nestimate_s = 0\n'
-TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -34,15 +32,6 @@ def browser(tmp_path: Path) -> Iterator[Chrome]:
     driver = chrome(tmp_path / "profile", width=1280, height=1400)
     yield driver
     driver.quit()
-
-
-def wait(look: Callable[[], Any], what: str) -> Any:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no {what} within {TIMEOUT_S:g}s")
 
 
 def text(browser: Chrome, name: str) -> str:
@@ -71,19 +60,18 @@ def colours(browser: Chrome, name: str) -> set[str]:
 GREEN, BLUE, YELLOW, PURPLE, BROWN = "42,157,85", "36,135,201", "217,164,0", "176,76,200", "210,105,30"
 
 
-async def served(daemon: DaemonProcess, address: str) -> None:
-    """Return once its page is there."""
-
-    async def look() -> bool:
-        return f"http://{address}/" in daemon.log
-
-    await eventually(look, what="a page")
+@contextlib.contextmanager
+def page(folder: Path) -> Iterator[tuple[DaemonProcess, str]]:
+    """A daemon and its page's address."""
+    address = f"127.0.0.1:{free_port()}"
+    with running(folder, config=WINDOW.format(address, 2)) as daemon:
+        yield daemon, address
 
 
 async def begin(daemon: DaemonProcess) -> None:
     """One program reasons, one acts, one is held."""
-    bus = await BusClient.connect(await daemon.url())
-    await bus.status()
+    await says(daemon, "http://127.0.0.1:")
+    bus = await serving(daemon)
     await bus.publish(ENGINE, 1, [ev.PoolSampled(total_blocks=1000, free_blocks=400, block_tokens=1)])
     turns = [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=300) for name in ("a", "b", "c<i>")]
     await bus.publish(GATE, 1, turns)
@@ -105,101 +93,84 @@ async def second_engine(daemon: DaemonProcess) -> None:
 
 
 async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, browser: Chrome) -> None:
-    address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
-    file.write_text(WINDOW.format(address, 2))
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
-    daemon.start()
-    try:
-        await served(daemon, address)
+    file = tmp_path / "penstock.toml"
+    with page(tmp_path) as (daemon, address):
         await begin(daemon)
         browser.get(f"http://{address}/")
-        wait(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
-        rows = wait(lambda: texts(browser, "#programs tr"), "programs")
+        until(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
+        rows = until(lambda: texts(browser, "#programs tr"), "programs")
         assert [row.split()[0] for row in rows] == ["c<i>", "a", "b"]  # names are text, not HTML
-        wait(lambda: {GREEN, BLUE, YELLOW} <= colours(browser, "timeline"), "phases in the timeline")
-        wait(lambda: {GREEN, YELLOW, PURPLE} <= colours(browser, "window-plot"), "plots of the window")
+        until(lambda: {GREEN, BLUE, YELLOW} <= colours(browser, "timeline"), "phases in the timeline")
+        until(lambda: {GREEN, YELLOW, PURPLE} <= colours(browser, "window-plot"), "plots of the window")
         file.write_text(WINDOW.format(address, 3))
-        wait(lambda: "configuration 2; 3 programs active, 0 waiting" in text(browser, "summary"), "the new window")
-        wait(lambda: text(browser, "window-reason").startswith("3: "), "the new limit")
+        until(lambda: "configuration 2; 3 programs active, 0 waiting" in text(browser, "summary"), "the new window")
+        until(lambda: text(browser, "window-reason").startswith("3: "), "the new limit")
         assert not browser.find_element(By.ID, "fleet").is_displayed(), "of one engine the plots tell all"
         await second_engine(daemon)
-        wait(lambda: "2 engines: 2 serving; 1 moves" in text(browser, "engines-words"), "the engines")
+        until(lambda: "2 engines: 2 serving; 1 moves" in text(browser, "engines-words"), "the engines")
         engines = texts(browser, "#engines tr")
         assert [row.split()[0] for row in engines] == ["test/engine", "test/engine-2"]
         assert "150% of 200 blocks, 10 free" in engines[1]
         row = next(row for row in texts(browser, "#programs tr") if row.split()[0] == "b")
         assert row.split()[-2:] == ["test/engine-2", "1"]
-        wait(lambda: "300 tokens computed again" in text(browser, "regret-words"), "verdicts in sum")
+        until(lambda: "300 tokens computed again" in text(browser, "regret-words"), "verdicts in sum")
         assert "nobody b" in text(browser, "verdicts")
         assert "miss, moved" in text(browser, "verdicts")
         assert not browser.find_element(By.ID, "shadow").is_displayed(), "there is none"
         file.write_text(WINDOW.format(address, 3) + SHADOW)
-        wait(lambda: "fcfs with admission.window=7 beside fcfs: decides" in text(browser, "shadow-words"), "it")
-        wait(lambda: BROWN in colours(browser, "window-plot"), "its window")
-        wait(lambda: "No estimate yet: it is not asked for" in text(browser, "shadow-estimate"), "no estimate")
-        await asyncio.sleep(3)
+        until(lambda: "fcfs with admission.window=7 beside fcfs: decides" in text(browser, "shadow-words"), "it")
+        until(lambda: BROWN in colours(browser, "window-plot"), "its window")
+        until(lambda: "No estimate yet: it is not asked for" in text(browser, "shadow-estimate"), "no estimate")
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
             browser.save_screenshot(str(Path(folder) / "page.png"))
             browser.execute_script("document.documentElement.style.colorScheme = 'dark'")
             browser.save_screenshot(str(Path(folder) / "page-dark.png"))
         file.write_text("lease_s = 1e9\n")
-        wait(lambda: "config refused: " in text(browser, "warnings"), "a refusal")
-        assert daemon.process is not None
-        daemon.process.send_signal(signal.SIGSTOP)
-        wait(lambda: "nothing was heard of it for" in text(browser, "warnings"), "word of its silence")
-        daemon.process.send_signal(signal.SIGCONT)
-        wait(lambda: "config refused: " in text(browser, "warnings"), "what it says, once it goes on")
+        until(lambda: "config refused: " in text(browser, "warnings"), "a refusal")
+        daemon.send_signal(signal.SIGSTOP)
+        until(lambda: "nothing was heard of it for" in text(browser, "warnings"), "word of its silence")
+        daemon.send_signal(signal.SIGCONT)
+        until(lambda: "config refused: " in text(browser, "warnings"), "what it says, once it goes on")
         daemon.kill()
-        wait(lambda: "the daemon does not answer" in text(browser, "warnings"), "word of the daemon's end")
+        until(lambda: "the daemon does not answer" in text(browser, "warnings"), "word of the daemon's end")
         said = [entry for entry in browser.get_log("browser") if "ERR_CONNECTION" not in entry["message"]]
         assert [
             entry for entry in said if entry["level"] == "SEVERE" and "ERR_INCOMPLETE" not in entry["message"]
         ] == []
-    finally:
-        daemon.clean_up()
 
 
 async def test_what_is_told_before_all_its_scripts_are_there_is_no_error(tmp_path: Path, browser: Chrome) -> None:
-    address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
-    file.write_text(WINDOW.format(address, 2))
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
-    daemon.start()
-
     async def pass_on(request: web.Request) -> web.StreamResponse:
         if request.path.endswith(".js") and not request.path.endswith("/page.js"):
             await asyncio.sleep(2)  # the daemon tells something each quarter of a second
         response = web.StreamResponse()
-        async with aiohttp.ClientSession() as http, http.get(f"http://{address}{request.path}") as found:
+        async with aiohttp.ClientSession() as http, http.get(f"{there[0]}{request.path}") as found:
             response.content_type = found.content_type
             await response.prepare(request)
             async for piece in found.content.iter_any():
                 await response.write(piece)
         return response
 
+    there: list[str] = []
     app = web.Application()
     app.router.add_get("/{path:.*}", pass_on)
     slow = TestServer(app)
     try:
-        await served(daemon, address)
-        await begin(daemon)
-        await slow.start_server()
-        await asyncio.to_thread(browser.get, str(slow.make_url("/")))
-        told = "2 programs active, 1 waiting"
-        await asyncio.to_thread(wait, lambda: told in text(browser, "summary"), "summary")
-        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+        with page(tmp_path) as (daemon, address):  # it ends before its page: that would wait for the stream's end
+            there.append(f"http://{address}")
+            await begin(daemon)
+            await slow.start_server()
+            await asyncio.to_thread(browser.get, str(slow.make_url("/")))
+            told = "2 programs active, 1 waiting"
+            await asyncio.to_thread(until, lambda: told in text(browser, "summary"), "summary")
+            assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     finally:
-        daemon.clean_up()  # before its page: that would wait for the stream's end
         await slow.close()
 
 
 async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_path: Path, browser: Chrome) -> None:
     """It has an address, which the table links to, and links to the others of its tree."""
-    address, file = f"127.0.0.1:{free_port()}", tmp_path / "penstock.toml"
-    file.write_text(WINDOW.format(address, 2))
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(file))
-    daemon.start()
-    try:
-        await served(daemon, address)
+    with page(tmp_path) as (daemon, address):
         await begin(daemon)
         await second_engine(daemon)
         bus = await BusClient.connect(await daemon.url())
@@ -208,11 +179,11 @@ async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_pa
         await bus.status_where(lambda s: "b/1" in s["programs"], "a sub-agent")
         await bus.close()
         browser.get(f"http://{address}/")
-        wait(lambda: "c<i>" in texts(browser, "#programs a"), "links in the table")
+        until(lambda: "c<i>" in texts(browser, "#programs a"), "links in the table")
         browser.execute_script(
             "[...document.querySelectorAll('#programs a')].find((a) => a.innerText === 'b').click()"
         )
-        wait(lambda: "2 turns" in text(browser, "program"), "the program")
+        until(lambda: "2 turns" in text(browser, "program"), "the program")
         assert browser.execute_script("return location.hash") == "#program=b"
         bars = {
             name: browser.execute_script(
@@ -232,14 +203,12 @@ async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_pa
             browser.save_screenshot(str(Path(folder) / "program-dark.png"))
         assert [row.split()[0] for row in texts(browser, "#program .tree tbody tr")] == ["b", "b/1"]
         browser.execute_script("document.querySelector('#program .tree a').click()")
-        wait(lambda: "sub-agent of b" in text(browser, "program"), "the sub-agent")
+        until(lambda: "sub-agent of b" in text(browser, "program"), "the sub-agent")
         browser.execute_script("location.hash = '#program=' + encodeURIComponent('c<i>')")
-        wait(lambda: "Program c<i>" in text(browser, "program"), "a name that is text, not HTML")
+        until(lambda: "Program c<i>" in text(browser, "program"), "a name that is text, not HTML")
         browser.execute_script("location.hash = '#program=nobody'")
-        wait(lambda: "nothing is kept of program 'nobody'" in text(browser, "program"), "a clear answer")
+        until(lambda: "nothing is kept of program 'nobody'" in text(browser, "program"), "a clear answer")
         browser.execute_script("location.hash = ''")
-        wait(lambda: not browser.find_element(By.ID, "program").is_displayed(), "the page without a program")
+        until(lambda: not browser.find_element(By.ID, "program").is_displayed(), "the page without a program")
         said = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         assert [entry for entry in said if "404" not in entry["message"]] == []
-    finally:
-        daemon.clean_up()

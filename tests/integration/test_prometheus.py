@@ -23,7 +23,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "penstock.rules.yml"
 INSTANCE = {"instance": "gpu7", "job": "penstock"}
 PROGRAMS = 12
-TIMEOUT_S = 60.0
+TIMEOUT_S = 240.0
 # By alert: the series that make it fire, minute by minute; a minute in which it does not yet (0: none), and one in
 # which it does.
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
@@ -84,25 +84,19 @@ def promtool(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def judge(folder: Path, series: dict[str, str], expected: list[dict[str, Any]]) -> None:
-    """Have promtool look whether of the alerts exactly the expected ones are up."""
-    case = {
-        "interval": "1m",
-        "input_series": [{"series": of_instance(name), "values": values} for name, values in series.items()],
-        "alert_rule_test": expected,
-    }
-    file = folder / "case.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}))
-    promtool("test", "rules", file)
-
-
 def test_the_files_are_good() -> None:
     promtool("check", "rules", RULES)
     promtool("check", "config", "--syntax-only", DEPLOY / "compose" / "prometheus.yml")
 
 
-@pytest.mark.parametrize("alert", TROUBLE)
-def test_an_alert_fires_when_its_trouble_has_lasted(alert: str, tmp_path: Path) -> None:
+def case(name: str, series: dict[str, str], expected: list[dict[str, Any]]) -> dict[str, Any]:
+    """For promtool: of the alerts exactly the expected ones are up."""
+    inputs = [{"series": of_instance(each), "values": values} for each, values in series.items()]
+    return {"name": name, "interval": "1m", "input_series": inputs, "alert_rule_test": expected}
+
+
+def trouble(alert: str) -> dict[str, Any]:
+    """It is silent at first, and fires when its trouble has lasted."""
     rule = alerts()[alert]
     series, silent_minute, loud_minute = TROUBLE[alert]
     whose = INSTANCE | dict(re.findall(r'(\w+)="([^"]*)"', next(iter(series))))
@@ -117,13 +111,16 @@ def test_an_alert_fires_when_its_trouble_has_lasted(alert: str, tmp_path: Path) 
     moments: list[dict[str, Any]] = [{"eval_time": f"{loud_minute}m", "alertname": alert, "exp_alerts": expected}]
     if silent_minute:
         moments.insert(0, {"eval_time": f"{silent_minute}m", "alertname": alert, "exp_alerts": []})
-    judge(tmp_path, series, moments)
+    return case(alert, series, moments)
 
 
-def test_every_alert_has_its_trouble_and_none_fires_without(tmp_path: Path) -> None:
+def test_an_alert_fires_when_its_trouble_has_lasted_and_none_without(tmp_path: Path) -> None:
     assert alerts().keys() == TROUBLE.keys()
     silent = [{"eval_time": "390m", "alertname": alert, "exp_alerts": []} for alert in TROUBLE]
-    judge(tmp_path, QUIET, silent)
+    cases = [*map(trouble, TROUBLE), case("all is well", QUIET, silent)]
+    file = tmp_path / "cases.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}))
+    promtool("test", "rules", file)
 
 
 @dataclass(frozen=True)
@@ -200,10 +197,12 @@ def test_it_scrapes_the_daemon_and_knows_the_rules(scraped: Prometheus) -> None:
     Loop.until(all_is_well, "a target or a rule is ill, or an alert fires")
 
 
-@pytest.mark.parametrize(("title", "expression"), panels())
-def test_each_query_of_the_dashboard_has_data(scraped: Prometheus, title: str, expression: str) -> None:
-    asked = expression.replace("$instance", ".+").replace("$__rate_interval", "1h")
+def test_each_query_of_the_dashboard_has_data(scraped: Prometheus) -> None:
     period = {"start": f"{scraped.began_s}", "end": f"{time.time()}", "step": "0.5"}
-    series = scraped.ask("/api/v1/query_range", query=asked, **period)
-    values = [float(value) for one in series["result"] for _, value in one["values"]]
-    assert any(math.isfinite(value) for value in values), f"{title}: {asked}"
+
+    def has_data(expression: str) -> bool:
+        asked = expression.replace("$instance", ".+").replace("$__rate_interval", "1h")
+        series = scraped.ask("/api/v1/query_range", query=asked, **period)["result"]
+        return any(math.isfinite(float(value)) for one in series for _, value in one["values"])
+
+    assert [(title, asked) for title, asked in panels() if not has_data(asked)] == []

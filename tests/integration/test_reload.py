@@ -4,26 +4,30 @@ import random
 import signal
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import BusClient, DaemonProcess, serving
+from support.daemon_process import BusClient, DaemonProcess, bus_of, eventually, queued, running
 
 from controlplane.config import Config, Source, parse
 from controlplane.config.changes import values
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError
-from controlplane.shell.log_replay import replay_log
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.engine_policies import EnginePolicies, loads
+from controlplane.core.policies.presets import PRESETS
+from controlplane.daemon.observe.log_replay import replay_log
+from controlplane.transport.subjects import heartbeat_subject
 from controlplane.wire.codec import decode_heartbeat
-from controlplane.wire.subjects import heartbeat_subject
 
 pytestmark = pytest.mark.asyncio
 
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
+BAD_FILES = 30
 WINDOW = 'preset = "fcfs"\n\n[admission]\nwindow = {}\n'
 
 
@@ -37,14 +41,8 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def daemon(tmp_path: Path, file: Path) -> Iterator[DaemonProcess]:
-    process = DaemonProcess(tmp_path / "state", "--config", str(file), "--record", str(tmp_path / "run.jsonl"))
-    process.start()
-    yield process
-    process.clean_up()
-
-
-def queued(*names: str) -> list[ev.Event]:
-    return [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
+    with running(tmp_path, "--config", str(file), "--record", str(tmp_path / "run.jsonl")) as process:
+        yield process
 
 
 def written(file: Path, text: str) -> None:
@@ -52,11 +50,6 @@ def written(file: Path, text: str) -> None:
     draft = file.with_suffix(".new")
     draft.write_text(text)
     draft.replace(file)
-
-
-def signalled(daemon: DaemonProcess) -> None:
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGHUP)
 
 
 async def version(bus: BusClient, number: int) -> dict[str, Any]:
@@ -68,54 +61,54 @@ def active(status: dict[str, Any]) -> set[str]:
 
 
 async def test_an_edited_file_holds_at_the_next_tick(daemon: DaemonProcess, file: Path, tmp_path: Path) -> None:
-    bus = await serving(daemon)
-    await bus.publish(ENGINE, 1, [POOL])
-    await bus.publish(GATE, 1, queued("a", "b", "c", "d"))
-    before = await bus.status_where(lambda s: active(s) == {"a"} and len(s["queue"]) == 3, "one in, three waiting")
-    assert before["status"]["config"] == {
-        "version": 1,
-        "file": str(file),
-        "refused": "",
-        "refusals": 0,
-        "until_restart": [],
-    }
-    written(file, WINDOW.format(3))
-    after = await version(bus, 2)
-    assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
-    await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
-    told = await bus.hears(lambda c: isinstance(c, cmd.SetWindow) and c.limit == 3, "the new window")
-    assert told.reason
-    await bus.close()
+    """But for what cannot change in a daemon that runs, which is told."""
+    async with bus_of(daemon) as bus:
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued("a", "b", "c", "d"))
+        before = await bus.status_where(lambda s: active(s) == {"a"} and len(s["queue"]) == 3, "one in")
+        assert before["status"]["config"] == {
+            "version": 1,
+            "file": str(file),
+            "refused": "",
+            "refusals": 0,
+            "until_restart": [],
+        }
+        written(file, 'node = "other"\ntime_scale = 2\n' + WINDOW.format(3))
+        after = await version(bus, 2)
+        assert after["status"]["window"]["limit"] in (1, 3)  # it holds from the tick on that follows at once
+        assert after["status"]["config"]["until_restart"] == ["time_scale"]  # --node is an option: it goes before
+        assert after["status"]["node"] == "test"
+        await bus.status_where(lambda s: active(s) == {"a", "b", "c"}, "two more")
+        told = await bus.hears(lambda c: isinstance(c, cmd.SetWindow) and c.limit == 3, "the new window")
+        assert told.reason
     assert daemon.stop() == 0
     assert "admission.window: 1 -> 3" in daemon.log
-    report = replay_log(tmp_path / "run.jsonl")
-    assert report.differences == []
+    assert "not before a restart" in daemon.log
+    assert replay_log(tmp_path / "run.jsonl").differences == []
 
 
-async def test_a_hundred_bad_files_are_refused_and_the_daemon_goes_on(daemon: DaemonProcess, file: Path) -> None:
+async def test_bad_files_are_refused_and_the_daemon_goes_on(daemon: DaemonProcess, file: Path) -> None:
     """Each with the right place; what was in force stays, programs are served, and a good file is taken over."""
-    bus = await serving(daemon)
-    await bus.publish(ENGINE, 1, [POOL])
     chance = random.Random(7)
-    for _ in range(100):
-        written(file, bad(chance))
-        with pytest.raises(ConfigError) as error:
-            Source(path=file).read()
-        signalled(daemon)
-        seen = await bus.status_where(
-            lambda s, why=str(error.value): s["status"]["config"]["refused"] == why, str(error.value)
-        )
-        assert str(error.value).startswith(f"{file}:")
-        assert seen["status"]["config"]["version"] == 1
-        assert seen["status"]["preset"] == "fcfs"
-    await bus.publish(GATE, 1, queued("a", "b"))
-    await bus.status_where(lambda s: active(s) == {"a"} and s["queue"] == ["b"], "a window of one still")
-    file.write_text(WINDOW.format(2))
-    good = await version(bus, 2)
-    assert good["status"]["config"]["refused"] == ""
-    assert good["status"]["config"]["refusals"] >= 100
-    await bus.status_where(lambda s: active(s) == {"a", "b"}, "a window of two")
-    await bus.close()
+    async with bus_of(daemon) as bus:
+        await bus.publish(ENGINE, 1, [POOL])
+        for _ in range(BAD_FILES):
+            written(file, bad(chance))
+            with pytest.raises(ConfigError) as error:
+                Source(path=file).read()
+            daemon.send_signal(signal.SIGHUP)
+            seen = await bus.status_where(
+                lambda s, why=str(error.value): s["status"]["config"]["refused"] == why, str(error.value)
+            )
+            assert str(error.value).startswith(f"{file}:")
+            assert (seen["status"]["config"]["version"], seen["status"]["preset"]) == (1, "fcfs")
+        await bus.publish(GATE, 1, queued("a", "b"))
+        await bus.status_where(lambda s: active(s) == {"a"} and s["queue"] == ["b"], "a window of one still")
+        file.write_text(WINDOW.format(2))
+        good = await version(bus, 2)
+        assert good["status"]["config"]["refused"] == ""
+        assert good["status"]["config"]["refusals"] >= BAD_FILES
+        await bus.status_where(lambda s: active(s) == {"a", "b"}, "a window of two")
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
@@ -136,41 +129,38 @@ def bad(chance: random.Random) -> str:
 
 
 async def test_presets_are_switched_and_programs_stay(daemon: DaemonProcess, file: Path) -> None:
-    bus = await serving(daemon)
+    """Each one's engine policies are in the heartbeat, with what the file says otherwise."""
     told: list[str] = []
 
     async def hear(message: Any) -> None:
         told.append(decode_heartbeat(message.data).engine_policies)
 
-    await bus.client.subscribe(heartbeat_subject("test"), cb=hear)
-    await bus.publish(ENGINE, 1, [POOL])
-    await bus.publish(GATE, 1, queued("a", "b"))
-    await bus.status_where(lambda s: active(s) == {"a"}, "one in")
-    turn = ev.TurnSubmitted(program_id="a", turn_id="a.1", projected_blocks=10)
-    await bus.publish(ENGINE, 2, [turn])  # however long the switches take: who never comes loses the slot
-    orders = {"mars": "mlfq", "continuum": "ttl_first", "thunderagent": "fcfs", "mori": "typed"}
-    for number, (preset, order) in enumerate(orders.items(), start=2):
-        told.clear()
-        written(file, f'preset = "{preset}"\n')
-        signalled(daemon)
-        seen = await version(bus, number)
-        assert seen["status"]["preset"] == preset
-        assert {"a", "b"} == set(seen["programs"])
-        await bus.status_where(lambda _, o=order: bool(told) and o in told[-1], f"{preset} in the engine")
-    await bus.hears(lambda c: isinstance(c, cmd.Admit) and c.program_id == "b", "the other one's grant")
-    assert "a" in active(await bus.status())
-    await bus.close()
+    mars = PRESETS["mars"]
+    shares = replace(mars.priority, shares=(0.25, 0.5), promote_s=3)  # type: ignore[type-var]
+    changed = EnginePolicies(priority=shares, memory=replace(mars.memory, shrink=False))  # type: ignore[type-var]
+    more = "[priority]\nshares = [0.25, 0.5]\npromote_s = 3\n[memory]\nshrink = false\n"
+    files = [
+        (name, "", EnginePolicies(priority=preset.priority, memory=preset.memory))
+        for name, preset in PRESETS.items()
+        if name != "fcfs"
+    ]
+    async with bus_of(daemon) as bus:
+        await bus.client.subscribe(heartbeat_subject("test"), cb=hear)
+        await bus.publish(ENGINE, 1, [POOL])
+        await bus.publish(GATE, 1, queued("a", "b"))
+        await bus.status_where(lambda s: active(s) == {"a"}, "one in")
+        turn = ev.TurnSubmitted(program_id="a", turn_id="a.1", projected_blocks=10)
+        await bus.publish(ENGINE, 2, [turn])  # however long the switches take: who never comes loses the slot
+        for number, (preset, rest, policies) in enumerate([*files, ("mars", more, changed)], start=2):
+            written(file, f'preset = "{preset}"\nheartbeat_s = 0.1\n{rest}')
+            daemon.send_signal(signal.SIGHUP)
+            seen = await version(bus, number)
+            assert seen["status"]["preset"] == preset
+            assert set(seen["programs"]) == {"a", "b"}
+            await eventually(lambda p=policies: told and loads(told[-1]) == p, what=f"{preset} in the engine")
+        await bus.grant("b")
+        assert "a" in active(await bus.status())
     assert daemon.stop() == 0
-
-
-async def test_what_cannot_change_live_says_so(daemon: DaemonProcess, file: Path) -> None:
-    bus = await serving(daemon)
-    file.write_text('node = "other"\ntime_scale = 2\n' + WINDOW.format(2))
-    seen = await version(bus, 2)
-    assert seen["status"]["config"]["until_restart"] == ["time_scale"]  # --node is an option: it goes before
-    assert seen["status"]["node"] == "test"
-    await bus.close()
-    assert "not before a restart" in daemon.log
 
 
 async def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -> None:
@@ -181,15 +171,9 @@ async def test_a_config_map_that_is_swapped_as_kubernetes_does(tmp_path: Path) -
         (folder / f"..{number}" / "penstock.toml").write_text(WINDOW.format(window))
     (folder / "..data").symlink_to("..1")
     (folder / "penstock.toml").symlink_to("..data/penstock.toml")
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(folder / "penstock.toml"))
-    daemon.start()
-
-    try:
-        bus = await serving(daemon)
-        (folder / "..data_tmp").symlink_to("..2")
-        (folder / "..data_tmp").replace(folder / "..data")
-        await version(bus, 2)
-        await bus.close()
+    with running(tmp_path, "--config", str(folder / "penstock.toml")) as daemon:
+        async with bus_of(daemon) as bus:
+            (folder / "..data_tmp").symlink_to("..2")
+            (folder / "..data_tmp").replace(folder / "..data")
+            await version(bus, 2)
         assert "admission.window: 1 -> 3" in daemon.log
-    finally:
-        daemon.clean_up()

@@ -10,7 +10,7 @@ import nats
 import pytest
 from support.daemon_process import eventually
 
-from controlplane.core.events import (
+from controlplane.core.model.events import (
     Event,
     ProgramArrived,
     ProgramEnded,
@@ -22,7 +22,7 @@ from controlplane.core.events import (
 )
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.server import run_double
-from controlplane.lab.experiment import Hardware, Workload
+from controlplane.lab.experiment import Workload
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -32,15 +32,15 @@ from controlplane.lab.workload.arrivals import Closed, Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
+from controlplane.transport.delivery import delivered
+from controlplane.transport.subjects import all_events_subject, event_subject
 from controlplane.wire.codec import decode_events
-from controlplane.wire.delivery import delivered
-from controlplane.wire.subjects import all_events_subject, event_subject
 
 if TYPE_CHECKING:
     from support.nats import NatsServer
 
 TIME_SCALE = 50.0
-TIMEOUT_S = 60.0  # far more than is needed: the machine may be busy
+TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
 class Quiet:
@@ -178,16 +178,6 @@ def test_open_arrivals_against_a_bus_that_is_away_still_measure_everything() -> 
     assert any("tool events never reached the bus" in note for note in display.notes)
 
 
-def test_a_context_longer_than_the_engines_fails_its_program_and_is_counted() -> None:
-    small = Hardware(max_context_tokens=4096)
-    with engine_double(time_scale=TIME_SCALE, tokens_per_word=64, hardware=small) as url:
-        display = Quiet()
-        result = replay(options(url, 3), display)
-    assert result.summary.programs_failed == 3
-    assert all("HTTP 400" in program.error for program in result.programs)
-    assert len([note for note in display.notes if "HTTP 400" in note]) == 1
-
-
 def test_an_engine_that_dies_fails_what_runs_and_the_replay_ends() -> None:
     display = Quiet()
     box: list[RunResult] = []
@@ -212,14 +202,10 @@ def test_an_engine_that_dies_fails_what_runs_and_the_replay_ends() -> None:
 
 @pytest.mark.asyncio
 async def test_a_watch_that_ends_while_it_connects_leaves_nothing_open(nats_server: "NatsServer") -> None:
-
-    async def connects() -> bool:
-        return nats_server.connections_from_here > 0
-
     nats_server.suspend()  # its port still accepts: the kernel does that
     try:
         with StatusWatch(nats_server.url, "node"):
-            await eventually(connects, what="a connection")
+            await eventually(lambda: nats_server.connections_from_here > 0, what="a connection")
         assert nats_server.connections_from_here == 0
     finally:
         nats_server.resume()

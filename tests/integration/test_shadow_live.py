@@ -1,8 +1,6 @@
 """A shadow in a real daemon: compared, promoted and taken back by command, and gone when the file says so."""
 
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +8,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from support.daemon_process import BusClient, DaemonProcess, eventually, listening, serving
+from support.daemon_process import BusClient, DaemonProcess, eventually, listening, queued, serving
 from support.ports import free_port
 
-from controlplane.core import events as ev
+from controlplane.core.model import events as ev
 from controlplane.operate.client import connect
 
 pytestmark = pytest.mark.asyncio
@@ -42,24 +40,12 @@ class Node:
         await listening(self.daemon)
         bus = await serving(self.daemon)
         await bus.publish(ENGINE, 1, [ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)])
-        asked = [ev.TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in "abc"]
-        await bus.publish(GATE, 1, asked)
+        await bus.publish(GATE, 1, queued(*"abc"))
         return bus
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=60) as page:
             return str(page.read().decode())
-
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        where = ("--node", "test", "--state-dir", str(self.daemon.folder))
-        return subprocess.run(
-            [sys.executable, "-m", "controlplane", *words, *where],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=60,
-            check=False,
-        )
 
 
 @pytest_asyncio.fixture
@@ -86,7 +72,7 @@ async def test_it_is_compared_promoted_and_taken_back(node: Node) -> None:
     (other,) = shadow(found)["latest"]
     assert (other["kind"], other["program_id"]) == ("later", "b")
     assert other["shadow"] == "holds it: window 1"
-    said = node.command("status").stdout
+    said = node.daemon.penstock("status").stdout
     assert "fcfs with admission.window=1: decides; window 1" in said
     assert "1 let in later" in said
     metrics = node.metrics()
@@ -94,20 +80,19 @@ async def test_it_is_compared_promoted_and_taken_back(node: Node) -> None:
     assert 'penstock_shadow_decisions_total{kind="later"} 1.0' in metrics
     assert "penstock_shadow_window_limit 1.0" in metrics
 
-    refused = node.command("promote")
+    refused = node.daemon.penstock("promote")
     assert refused.returncode == 1
     assert "give --yes" in refused.stderr
-    promoted = node.command("promote", "--yes")
+    promoted = node.daemon.penstock("promote", "--yes")
     assert promoted.returncode == 0, promoted.stderr
     for words in ("1 let in later", "estimate of the change: none yet", "fcfs with admission.window=2"):
         assert words in promoted.stdout
     assert str(node.file) in promoted.stdout
     await bus.status_where(lambda s: windows(s) == (1, 2), "the other way round")
-    assert node.daemon.process is not None
-    node.daemon.process.send_signal(signal.SIGHUP)
-    await eventually(lambda: _now(node.daemon.log.count('"reloaded"') == 2), what="a reload")
+    node.daemon.send_signal(signal.SIGHUP)
+    await eventually(lambda: node.daemon.log.count('"reloaded"') == 2, what="a reload")
     assert windows(await bus.status()) == (1, 2), "it keeps what was promoted"
-    assert node.command("promote", "--yes").returncode == 0
+    assert node.daemon.penstock("promote", "--yes").returncode == 0
     await bus.status_where(lambda s: windows(s) == (2, 1), "it taken back")
     await bus.close()
 
@@ -119,11 +104,11 @@ async def test_the_file_has_it_and_takes_it_away_and_a_restart_reads_the_file(no
     await bus.status_where(lambda s: not shadow(s), "no shadow")
     with connect(None, "test", node.daemon.folder) as client:
         assert client.call("GetStatus").shadow.preset == ""
-    assert "there is no shadow: write its preset" in node.command("promote", "--yes").stderr
+    assert "there is no shadow: write its preset" in node.daemon.penstock("promote", "--yes").stderr
     assert "penstock_shadow" not in node.metrics()
     node.write(FILE + STILL + SHADOW)
     await bus.status_where(lambda s: bool(shadow(s)), "a shadow again")
-    assert node.command("promote", "--yes").returncode == 0
+    assert node.daemon.penstock("promote", "--yes").returncode == 0
     await bus.status_where(lambda s: windows(s) == (1, 2), "the other way round")
     await bus.close()
     assert node.daemon.stop() == 0
@@ -131,7 +116,3 @@ async def test_the_file_has_it_and_takes_it_away_and_a_restart_reads_the_file(no
     bus = await BusClient.connect(await node.daemon.url())
     await bus.status_where(lambda s: s["status"]["window"]["limit"] == 2, "what the file says")
     await bus.close()
-
-
-async def _now(value: bool) -> bool:
-    return value

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.daemon_process import DaemonProcess, serving
+from support.daemon_process import running, serving
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,15 +34,10 @@ def modes(state: Path) -> dict[Path, tuple[int, int]]:
 async def test_what_a_daemon_writes_is_its_users_alone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     (state / "test").mkdir(parents=True, mode=0o755)  # as an earlier version made it
-    daemon = DaemonProcess(state, "--record", str(tmp_path / "run.jsonl"))
-    daemon.start()
-
-    try:
+    with running(tmp_path, "--record", str(tmp_path / "run.jsonl")) as daemon:
         await (await serving(daemon)).close()
         assert mode(state / "test") == 0o700
         made = modes(state)
         assert {"daemon.lock", "jetstream", "test.sock", "test.control.sock"} <= {path.name for path in made}
         assert {str(path): oct(found) for path, (found, wanted) in made.items() if found != wanted} == {}
         assert mode(tmp_path / "run.jsonl") == 0o600
-    finally:
-        daemon.clean_up()

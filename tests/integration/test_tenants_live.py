@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, running
 from support.governed_double import GateClient, governed_double
 
 from controlplane.emit.tool_reporter import ToolReporter
@@ -45,12 +45,8 @@ exhausted = "refuse"
 
 @pytest.fixture
 def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
-    config = tmp_path / "penstock.toml"
-    config.write_text(CONFIG)
-    process = DaemonProcess(tmp_path / "state", "--nats", nats_server.url, "--config", str(config))
-    process.start()
-    yield process
-    process.clean_up()
+    with running(tmp_path, "--nats", nats_server.url, config=CONFIG) as process:
+        yield process
 
 
 class Client(GateClient):

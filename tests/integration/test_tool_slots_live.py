@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon_process import NODE, BusClient, DaemonProcess, eventually
+from support.daemon_process import NODE, BusClient, DaemonProcess, bus_of, eventually, running
 
 from controlplane.emit import slot_wait
 from controlplane.emit.tool_reporter import ToolReporter
@@ -21,13 +22,8 @@ ONE_SLOT = "[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n"
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    (tmp_path / "slots.toml").write_text(ONE_SLOT)
-    daemon = DaemonProcess(tmp_path / "state", "--config", str(tmp_path / "slots.toml"))
-    daemon.start()
-    try:
+    with running(tmp_path, config=ONE_SLOT) as daemon:
         yield daemon
-    finally:
-        daemon.clean_up()
 
 
 class Tools:
@@ -61,35 +57,22 @@ class Tools:
         self.reporter.close()
 
 
-async def story(daemon: DaemonProcess, through: str, tell: Callable[[Tools, BusClient], object]) -> Tools:
-    """Run ``tell`` with tools that reach the daemon ``through`` the bus or its socket."""
-    made: list[Tools] = []
-
-    url = await daemon.url()
-    client = await BusClient.connect(url)
-    await client.status()
-    if through == "socket":
-        url = f"unix:{daemon.folder / f'{NODE}.sock'}"
-    made.append(Tools(url))
-    made[0].reporter.program_started("run")
-    await eventually(lambda: _connected(made[0]), what="connection")
-    try:
-        await tell(made[0], client)  # type: ignore[misc]
-    finally:
-        await asyncio.to_thread(made[0].close)
-        await client.close()
-    return made[0]
-
-
-async def _connected(tools: Tools) -> bool:
-    return tools.reporter.stats.connected
+@asynccontextmanager
+async def tools_of_an_agent(daemon: DaemonProcess, through: str) -> AsyncIterator[tuple[Tools, BusClient]]:
+    """Tools that reach the daemon ``through`` the bus or its socket; they have ended with the block."""
+    async with bus_of(daemon) as client:
+        url = await daemon.url() if through == "bus" else f"unix:{daemon.folder / f'{NODE}.sock'}"
+        tools = Tools(url)
+        tools.reporter.program_started("run")
+        try:
+            await eventually(lambda: tools.reporter.stats.connected, what="connection")
+            yield tools, client
+        finally:
+            await asyncio.to_thread(tools.close)
 
 
 async def runs(tools: Tools, call: str) -> None:
-    async def look() -> bool:
-        return call in tools.ran
-
-    await eventually(look, what=f"start of {call}")
+    await eventually(lambda: call in tools.ran, what=f"start of {call}")
 
 
 def tools_of(told: dict[str, Any]) -> tuple[int, int]:
@@ -106,7 +89,7 @@ async def test_they_start_one_after_the_other_and_the_wait_is_told(
     for name in ("_ASK_AGAIN_S", "_SILENT_S"):
         monkeypatch.setattr(slot_wait, name, LONG_S)
 
-    async def tell(tools: Tools, client: BusClient) -> None:
+    async with tools_of_an_agent(daemon, through) as (tools, client):
         tools.begin("one")
         await runs(tools, "one")
         began_s = time.monotonic()
@@ -118,20 +101,16 @@ async def test_they_start_one_after_the_other_and_the_wait_is_told(
         await runs(tools, "two")
         told = await client.status_where(lambda s: s["status"]["pressure"]["tool_wait_s"] > 0, "a wait")
         assert told["status"]["pressure"]["tool_wait_s"] < time.monotonic() - began_s
-
-    tools = await story(daemon, through, tell)
     assert tools.ran["two"][0] >= tools.ran["one"][1]
     assert tools.reporter.unanswered == 0
 
 
-@pytest.mark.parametrize("through", ["bus", "socket"])
 async def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
-    daemon: DaemonProcess, through: str, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual_s = slot_wait._SILENT_S
     monkeypatch.setattr(slot_wait, "_SILENT_S", LONG_S)  # while it lives it is not lost, however busy it is
-
-    async def tell(tools: Tools, client: BusClient) -> None:
+    async with tools_of_an_agent(daemon, "bus") as (tools, client):
         tools.begin("one")
         await runs(tools, "one")
         tools.begin("two")
@@ -149,7 +128,5 @@ async def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
         tools.may_end["one"].set()
         tools.may_end["two"].set()
         await runs(tools, "three")
-
-    tools = await story(daemon, through, tell)
     assert tools.reporter.unanswered == 1
     assert tools.ran["three"][0] >= max(tools.ran["one"][1], tools.ran["two"][1])

@@ -1,77 +1,77 @@
-"""``python -m tests.kills --kills 1000``: real processes are killed and frozen under load.
+"""``python -m tests.kills --kills 1000``: real processes under load are killed, frozen and flooded; disks fail.
 
-Daemon, nats-server, engine double and clients, in an order that follows from the seed. Every other program reports
-its tools through the daemon's socket. Exits with 1 when a request failed that no kill of its engine or client
-explains, a program or a report was lost, a turn waited beside a free slot for too long, or a gate did not hear its
-daemon again.
+Daemon, nats-server, engine and clients, alone or two at once, in an order that follows from the seed, for so many
+harms or ``--minutes``. Every other program reports its tools through the daemon's socket. Exits with 1 when a
+request failed that no kill of its engine or client explains, or a program or a report was lost; with 2 when a turn
+waited beside an idle engine for too long, a gate did not hear its daemon again, the window jumped, or the operator
+was not told of what was done, or of what was not.
 """
 
 # ruff: noqa: T201 - what a command prints
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from math import inf
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
 import aiohttp
 from support.daemon_process import NODE
+from support.disks import LoopDisk
+from support.ports import free_port
+from support.real_engine import ELSEWHERE, RealEngine
 from support.whole_loop import Loop
 
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.fleet.agents import Agents, Cut
-from controlplane.wire.endpoint import read_endpoint
 
-SLOTS = 4
+from .harms import HARMS, Node
+from .told import Done, Operator
+
+DOUBLE = "double"
+POOL_TOKENS = {DOUBLE: 16_000, "sglang": 480, "vllm": 480}  # so few that programs wait for each other
 CLIENTS = 10
-FREE_SLOT_S = 75.0  # failure-rules.md: the longest that anybody waits beside a free slot while faults go on
-HEARD_S = 60.0  # within which a gate hears a daemon after a kill, while no other follows
+FILES = 1024  # that the daemon may open: fewer than the connections of a flood
+DISK_BYTES = 4 << 30  # the stream may take one of them
+IDLE_ENGINE_S = 75.0  # failure-rules.md: the longest that anybody waits beside a free slot while faults go on
+HEARD_S = 120.0  # within which a gate hears a daemon after a kill, while no other follows
 SLOW_S = 20.0  # a gate that does not hear a daemon for so long after a kill is told with what led to it
-WEIGHTS = {
-    "daemon is killed": 6,
-    "nats-server is killed": 5,
-    "engine is killed": 2,
-    "client vanishes": 5,
-    "daemon is frozen": 1,
-    "nats-server is frozen": 1,
-    "both are frozen": 1,
-}
-FREEZE_S = (0.5, 40.0)  # on both sides of what the daemon takes for the end of its server
+ENDS_S = 600.0  # within which all clients end once nothing is done any more
+REQUEST_S = 900.0  # longer than any harm: clients are patient
+SHORTEST_S, LONGEST_S = 0.5, 90.0  # on both sides of what the daemon takes for the end of its server
+TWO_AT_ONCE = 0.2
 
 
 class Watch:
-    """Looks at the gate twenty times a second."""
+    """Looks at the gate ten times a second."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.free_s = 0.0  # the longest time that a turn waited beside a free slot
+        self.idle_s = 0.0  # the longest time that a turn waited while the engine ran none
         self.open_s: list[float] = []  # each time that the gate was without a daemon
         self.mode = ""
 
     async def run(self) -> None:
-        free_since = open_since = None
+        idle_since = open_since = None
         timeout = aiohttp.ClientTimeout(total=2)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.1)
                 now_s = time.monotonic()
                 try:
                     async with session.get(f"{self._url}/penstock/health") as answer:
                         health = await answer.json()
                 except (aiohttp.ClientError, TimeoutError, OSError):
-                    free_since = open_since = None  # the engine is down, and its gate with it
+                    idle_since = open_since = None  # the engine is down, and its gate with it
                     self.mode = ""
                     continue
                 self.mode = health["mode"]
-                free = health["held_turns"] and health["granted_programs"] < SLOTS
-                free_since = (free_since or now_s) if free else None
-                if free_since is not None:
-                    self.free_s = max(self.free_s, now_s - free_since)
+                idle = health["held_turns"] and not health["running_turns"]
+                idle_since = (idle_since or now_s) if idle else None
+                if idle_since is not None:
+                    self.idle_s = max(self.idle_s, now_s - idle_since)
                 if self.mode == "governed":
                     if open_since is not None:
                         self.open_s.append(now_s - open_since)
@@ -119,64 +119,55 @@ class Tools:
 
 
 class Killer:
-    """One kill after the other."""
+    """One harm after the other, or two at once."""
 
-    def __init__(self, loop: Loop, seed: int, random: Random, tools: Tools) -> None:
-        self._loop, self._random = loop, random
+    def __init__(
+        self, node: Node, seed: int, random: Random, tools: Tools, *, engine: str, longest_s: float
+    ) -> None:
+        loop = node.loop
+        self._node, self._random, self._longest_s = node, random, longest_s
         self.watch = Watch(loop.url)
-        self.agents = Agents([loop.url], count=CLIENTS, seed=seed, why=self._why, tool=tools.of)
-        self._engine_back_s = 0.0  # when it was last there again; infinite while it is away
-        self.counts: Counter[str] = Counter()
-        self.recovered_s: list[float] = []  # from a kill until the gate hears a daemon
-        self.unheard = 0  # kills after which none was heard
-        self.ended = 0  # daemons that nobody killed
+        self.operator = Operator(node.api)
+        self.agents = node.agents = Agents(
+            [loop.url], count=CLIENTS, seed=seed, why=self._why, tool=tools.of, longest_s=REQUEST_S
+        )
+        parts = set(loop.engine_processes())
+        left_out = {"server", "core", "detokenizer"} - (parts if len(parts) > 1 else set())
+        self._weights = {
+            name: harm.weight
+            for name, harm in HARMS.items()
+            if name not in {f"engine's {part} is frozen" for part in left_out}
+            and (node.disk is not None or not name.startswith("disk"))
+        }
+        if engine != DOUBLE:
+            self._weights["engine is killed"] /= 3  # each takes a minute
+        self.recovered_s: list[float] = []  # from a harm's end until the gate hears a daemon
+        self.unheard = 0  # harms after which none was heard
         self._latest: deque[str] = deque(maxlen=8)
 
-    async def kill(self, kind: str) -> None:
-        self.counts[kind] += 1
-        self._latest.append(kind)
-        began_s = time.monotonic()
-        match kind:
-            case "daemon is killed":
-                if self._loop.daemon.has_ended:
-                    self.ended += 1
-                    self.tell("a daemon has ended by itself")
-                self._loop.daemon.kill()
-                await asyncio.sleep(self._random.choice((0.0, 0.0, 0.5, 3.0)))
-                self._loop.daemon.start()
-            case "nats-server is killed":
-                with suppress(ProcessLookupError):
-                    os.kill(self._bus_pid, signal.SIGKILL)
-            case "engine is killed":
-                assert self._loop.double is not None
-                self._engine_back_s = inf
-                self._loop.double.kill()
-                self._loop.double.wait()
-                await asyncio.to_thread(self._loop.start_double)
-                self._engine_back_s = time.monotonic()
-            case "client vanishes":
-                self.agents.kill_one()
-                return
-            case "daemon is frozen":
-                assert self._loop.daemon.process is not None
-                await self._freeze(self._loop.daemon.process.pid)
-                began_s = time.monotonic()
-            case "nats-server is frozen":
-                with suppress(ProcessLookupError):
-                    await self._freeze(self._bus_pid)
-                began_s = time.monotonic()
-            case "both are frozen":
-                assert self._loop.daemon.process is not None
-                with suppress(ProcessLookupError):
-                    await self._freeze(self._bus_pid, self._loop.daemon.process.pid)
-                began_s = time.monotonic()
-        if self._random.random() < 0.5:  # else the next one comes before this one is over
-            while self.watch.mode != "governed" and time.monotonic() < began_s + HEARD_S:  # noqa: ASYNC110
+    async def harm(self) -> None:
+        """Do one, or two at once."""
+        if ended := await self._node.bring_back():
+            self.tell(ended)
+        names = random_names(self._random, self._weights, 2 if self._random.random() < TWO_AT_ONCE else 1)
+        for_s = SHORTEST_S * (self._longest_s / SHORTEST_S) ** self._random.random()
+        is_alone = len(names) == 1 and self.watch.mode == "governed"
+        await asyncio.gather(*(self._do(name, for_s, is_alone=is_alone) for name in names))
+        ended_s = time.monotonic()
+        if names != ["client vanishes"] and self._random.random() < 0.7:  # else the next comes before this is over
+            while self.watch.mode != "governed" and time.monotonic() < ended_s + HEARD_S:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             self.unheard += self.watch.mode != "governed"
-            self.recovered_s.append(took_s := time.monotonic() - began_s)
+            self.recovered_s.append(took_s := time.monotonic() - ended_s)
             if took_s > SLOW_S:
                 self.tell(f"slow: {took_s:.1f} s until the gate hears a daemon")
+
+    async def _do(self, name: str, for_s: float, *, is_alone: bool) -> None:
+        self._latest.append(f"{name} ({for_s:.1f} s)")
+        done = Done(name=name, began_s=time.monotonic(), is_alone=is_alone)
+        self.operator.done.append(done)
+        done.note = await HARMS[name].do(self._node)(for_s) or ""
+        done.ended_s = time.monotonic()
 
     @property
     def ours(self) -> list[str]:
@@ -187,31 +178,24 @@ class Killer:
         return [*failed, *([f"{refused} refused"] if refused else [])]
 
     def _why(self, cut: Cut) -> str:
-        return "requests whose engine was killed" if self._engine_back_s >= cut.began_s else ""
+        why = "requests whose engine was killed" if self._node.engine_back_s >= cut.began_s else ""
+        if not why:
+            self.tell(f"a request failed: {cut.problem}")
+        return why
 
     def tell(self, what: str) -> None:
         """With what led to it."""
-        print(f"{what}; the latest kills: {', '.join(self._latest)}; the daemon's log ends with")
-        print("   ", "\n    ".join(self._loop.daemon.log.splitlines()[-12:]), flush=True)
+        print(f"{what}; the latest harms: {', '.join(self._latest)}; the daemon's log ends with")
+        print("   ", "\n    ".join(self._node.loop.daemon.log.splitlines()[-12:]), flush=True)
 
-    async def _freeze(self, *pids: int) -> None:
-        low, high = FREEZE_S
-        for number, then_s in (
-            (signal.SIGSTOP, low * (high / low) ** self._random.random()),
-            (signal.SIGCONT, 0.0),
-        ):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            await asyncio.sleep(then_s)
 
-    @property
-    def _bus_pid(self) -> int:
-        """Raises ``ProcessLookupError``, as for one that has ended, where no file tells of a server."""
-        endpoint = read_endpoint(NODE, self._loop.folder)
-        if endpoint is None:
-            raise ProcessLookupError
-        return endpoint.pid
+def random_names(random: Random, weights: dict[str, float], count: int) -> list[str]:
+    """Different ones, the heavier the likelier."""
+    found: list[str] = []
+    while len(found) < count:
+        left = {name: weight for name, weight in weights.items() if name not in found}
+        found += random.choices(list(left), list(left.values()))
+    return found
 
 
 def _at(values: list[float], share: float) -> float:
@@ -223,49 +207,85 @@ def _tell(name: str, values: list[float]) -> None:
     print(f"{name}: {len(values)} times, p50 {p50:.2f} s, p99.9 {p999:.2f} s, max {most:.2f} s")
 
 
-async def soak(kills: int, seed: int, folder: Path) -> int:
-    random = Random(seed)
+def _node(folder: Path, engine: str, random: Random, ending: ExitStack) -> Node:
+    """Started, with its state on a disk of its own where one may be mounted."""
+    page, api = free_port(), free_port()
     config = folder / "penstock.toml"
-    config.write_text(f'[admission]\npolicy = "fixed"\nwindow = {SLOTS}\n')
-    loop = Loop(folder, "penstock", daemon=("--config", str(config)))
-    loop.start()
-    tools = Tools(folder)
-    killer = Killer(loop, seed + 1, random, tools)
-    agents, watch = killer.agents, killer.watch
-    watching = asyncio.create_task(watch.run())
-    began_s = time.monotonic()
+    listening = f'[http]\nlisten = "127.0.0.1:{page}"\n[api]\nlisten = "127.0.0.1:{api}"\n'
+    config.write_text(ELSEWHERE + listening)
     try:
-        agents.start()
-        for number in range(1, kills + 1):
-            await killer.kill(random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])
-            await asyncio.sleep(random.uniform(0.0, 0.6))
-            if number % 50 == 0:
-                print(f"{number} kills, {time.monotonic() - began_s:.0f} s: {dict(agents.seen.counts)}", flush=True)
-        await asyncio.wait_for(agents.stop(), 180)
-        lost = False
-        unreported = await tools.lost()
-    except TimeoutError:
-        lost, unreported = True, ""
-    finally:
-        watching.cancel()
-        tools.close()
-        killer.ended += loop.daemon.has_ended
-        loop.stop()
-    seen, ours = agents.seen, killer.ours
-    print(f"{kills} kills with seed {seed} in {time.monotonic() - began_s:.0f} s")
-    for kind, count in killer.counts.most_common():
-        print(f"{count:6}  {kind}")
+        disk = LoopDisk(folder / "disk.img", folder / "disk", size=DISK_BYTES)
+        ending.callback(disk.close)
+    except OSError as error:
+        print(f"no harm is done to the disk: {error}")
+        disk = None
+    state = (disk.folder if disk else folder) / "state"
+    more = {"daemon": ("--config", str(config)), "logs": folder, "files": FILES, "pool_tokens": POOL_TOKENS[engine]}
+    loop = Loop(state, "penstock", time_scale=1, **more) if engine == DOUBLE else RealEngine(state, engine, **more)
+    ending.callback(loop.stop)
+    loop.start()
+    return Node(loop, disk, page, api, random)
+
+
+async def soak(
+    kills: int, seed: int, folder: Path, *, engine: str = DOUBLE, minutes: float = 0, longest_s: float = LONGEST_S
+) -> int:
+    random = Random(seed)
+    with ExitStack() as ending:
+        node = _node(folder, engine, random, ending)
+        tools = Tools(node.loop.folder)
+        ending.callback(tools.close)
+        killer = Killer(node, seed + 1, random, tools, engine=engine, longest_s=longest_s)
+        watching = [asyncio.create_task(each.run()) for each in (killer.watch, killer.operator)]
+        began_s, told_s, count, unreported = time.monotonic(), 0.0, 0, ""
+        killer.agents.start()
+        while (time.monotonic() - began_s < 60 * minutes) if minutes else (count < kills):
+            await killer.harm()
+            count += 1
+            await asyncio.sleep(random.uniform(0.0, 2.0))
+            if (now_s := time.monotonic() - began_s) > told_s + 60:
+                told_s = now_s
+                print(f"{count} harms, {now_s:.0f} s: {dict(killer.agents.seen.counts)}", flush=True)
+        try:
+            await asyncio.wait_for(killer.agents.stop(), ENDS_S)
+            lost = 0
+            unreported = await tools.lost()
+        except TimeoutError:
+            lost = killer.agents.running
+        for each in watching:
+            each.cancel()
+        await asyncio.wait(watching)
+        assert all(each.cancelled() for each in watching), watching
+        if ended := await node.bring_back():
+            killer.tell(ended)
+    print(f"{count} times harmed with seed {seed} in {time.monotonic() - began_s:.0f} s, engine: {engine}")
+    return _report(killer, node, lost, unreported)
+
+
+def _report(killer: Killer, node: Node, lost: int, unreported: str) -> int:
+    """Print it. The exit status: 1, or 2 where only that did not hold which is judged by a clock."""
+    seen, ours, operator, watch = killer.agents.seen, killer.ours, killer.operator, killer.watch
     told = seen.counts + Counter(cut.why for cut in seen.cuts if cut.why)
     for what, count in sorted(told.items()):
         print(f"{count:6}  {what}")
     print(f"{len(ours):6}  requests that failed by us")
     for problem in ours[:10]:
         print("       ", problem)
-    print(f"{'some' if lost else 'no'} program is lost; reports of tools: {unreported or 'none is lost'}")
-    print(f"{killer.unheard} times a gate heard no daemon within {HEARD_S:g} s")
-    print(f"{killer.ended} daemons ended by themselves")
+    print(f"{lost:6}  programs lost; reports of tools: {unreported or 'none is lost'}")
+    print(f"{killer.unheard:6}  times a gate heard no daemon within {HEARD_S:g} s")
+    print(f"{node.ended:6}  daemons and engines ended by themselves")
     _tell("gate without a daemon", watch.open_s)
-    _tell("from a kill until the gate hears a daemon", killer.recovered_s)
-    print(f"longest wait beside a free slot: {watch.free_s:.1f} s (bound {FREE_SLOT_S:g})")
-    broken = ours or lost or unreported or killer.unheard or killer.ended
-    return 1 if broken or watch.free_s > FREE_SLOT_S else 0
+    _tell("from a harm's end until the gate hears a daemon", killer.recovered_s)
+    print(f"longest wait beside an idle engine: {watch.idle_s:.1f} s (bound {IDLE_ENGINE_S:g})")
+    print("status was not answered:", *(f"{n:6}  {why}" for why, n in operator.unanswered.most_common(8)), sep="\n")
+    jumps = list(operator.jumps())
+    windows = [each.window for each in operator.looks]
+    print(f"window: {min(windows):.1f} to {max(windows):.1f} in {len(windows)} looks, {len(jumps)} jumps")
+    print(*(f"    {each}" for each in [*jumps, *operator.windows()]), sep="\n")
+    table, untold = operator.table()
+    print(*table, sep="\n")
+    causeless = list(operator.without_cause())
+    print(f"{len(causeless):6}  times told without cause", *(f"    {each}" for each in causeless), sep="\n")
+    if ours or lost or unreported or node.ended:
+        return 1
+    return 2 if killer.unheard or jumps or untold or causeless or watch.idle_s > IDLE_ENGINE_S else 0

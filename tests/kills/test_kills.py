@@ -1,4 +1,4 @@
-"""A few of the kills that ``make soak-kills`` makes a thousand of."""
+"""A few of the kills that ``make soak WHAT=kills`` makes a thousand of."""
 
 from pathlib import Path
 
@@ -10,4 +10,5 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_no_request_fails_by_us(tmp_path: Path) -> None:
-    assert await soak(12, 3, tmp_path) == 0
+    """What is judged by a clock (2) is left to the soak, whose machine does nothing else."""
+    assert await soak(12, 3, tmp_path, longest_s=4) != 1

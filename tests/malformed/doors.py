@@ -3,23 +3,28 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any, get_args, get_origin, get_type_hints
 
 import grpc
 import nats
 
 from controlplane.config import load
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControllerState
-from controlplane.core.errors import ControlPlaneError, RemoteEventError
-from controlplane.core.presets import PRESETS
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ControlPlaneError, RemoteEventError
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.rules_and_state import ControllerState
+from controlplane.daemon.bus import snapshot
 from controlplane.lab.workload.trace import read_trace
-from controlplane.shell import snapshot
+from controlplane.transport.delivery import delivered
+from controlplane.transport.endpoint import control_path, resolve_url, socket_path
+from controlplane.transport.roles import BusRole
+from controlplane.transport.subjects import event_subject
 from controlplane.wire.codec import (
     Heartbeat,
     decode_commands,
@@ -29,42 +34,34 @@ from controlplane.wire.codec import (
     encode_heartbeat,
 )
 from controlplane.wire.control import METHODS, SERVICE
-from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import control_path, resolve_url, socket_path
 from controlplane.wire.frames import Frame, pack
 from controlplane.wire.log import read_log
-from controlplane.wire.roles import BusRole
-from controlplane.wire.subjects import event_subject
 
 from .mutate import Mutator
 
 _AT_ONCE = 500
 _ANSWERS_WITHIN_S = 10.0
 
-EVENTS: list[ev.Event] = [
-    ev.ProgramArrived(program_id="p", parent_id="q", tenant="t"),
-    ev.TurnQueued(program_id="p", turn_id="t", prompt_tokens=100),
-    ev.TurnAbandoned(program_id="p", turn_id="t", reason="left"),
-    ev.TurnsRefused(code="queue_full", turns=3),
-    ev.TurnSubmitted(program_id="p", turn_id="t", projected_blocks=5),
-    ev.FirstToken(program_id="p", turn_id="t", prompt_tokens=100, cached_tokens=50, prefill_ns=10**6),
-    ev.TurnEnded(program_id="p", turn_id="t", prompt_tokens=100, output_tokens=10),
-    ev.PoolSampled(total_blocks=1000, free_blocks=10, block_tokens=16),
-    ev.ContextMoved(program_id="p", below_tokens=100),
-    ev.PinReclaimed(program_id="p"),
-    ev.CommandApplied(command_id=5, program_id="p"),
-    ev.CommandRejected(command_id=5, program_id="p", reason="why"),
-    ev.ToolEnqueued(program_id="p", call_id="c", tool="bash"),
-    ev.ToolStarted(program_id="p", call_id="c", tool="bash"),
-    ev.ToolEnded(program_id="p", call_id="c", tool="bash", duration_ns=10**9),
-    ev.ProgramEnded(program_id="p"),
-    ev.PublisherState(
-        held_turns=(ev.OpenTurn(program_id="p", turn_id="t"),),
-        grants=(ev.Grant(program_id="p", command_id=3),),
-        pins=(ev.Pin(program_id="p", ttl_ns=10**9),),
-        role="engine",
-    ),
-]
+_NUMBERS = {int: 5, float: 0.5, bool: True}
+_FIXED = {"role": "engine", "part": 0, "more": False}
+
+
+def _example(kind: type) -> Any:
+    """A record of that kind with something in each of its own fields."""
+    hints = get_type_hints(kind)
+    own = [field.name for field in fields(kind) if field.name not in ev.Event.__dataclass_fields__]
+    return kind(**{name: _FIXED.get(name, _value(hints[name], name)) for name in own})
+
+
+def _value(hint: Any, name: str) -> Any:
+    if get_origin(hint) is Sequence:
+        return (_value(get_args(hint)[0], name),) * 2
+    if hint is str:
+        return name
+    return _NUMBERS[hint] if hint in _NUMBERS else _example(hint)
+
+
+EVENTS: list[ev.Event] = [_example(kind) for kind in ev.EVENT_TYPES]
 
 
 @dataclass

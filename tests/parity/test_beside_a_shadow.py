@@ -7,12 +7,12 @@ import pytest
 from test_parity import Decision, Memory, simulated
 
 from controlplane.config import Config
-from controlplane.core.commands import Command
-from controlplane.core.controller import Controller
-from controlplane.core.events import Event
-from controlplane.core.presets import PRESETS
-from controlplane.shell.pump import Pump
-from controlplane.shell.shadow import Shadow, ShadowStatus
+from controlplane.core.model.commands import Command
+from controlplane.core.model.events import Event
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.controller import Controller
+from controlplane.daemon.pipeline import DecisionPipeline
+from controlplane.daemon.shadow.shadow import Shadow, ShadowStatus
 from controlplane.wire.codec import encode_events
 
 Make = Callable[..., Controller]
@@ -44,29 +44,29 @@ def decided(
     memory: Memory, live: str, shadow: str = "", make: Make = Controller
 ) -> tuple[list[Decision], ShadowStatus | None]:
     """What the live one decides in virtual time on the run's events, and how its shadow stands then."""
-    pump = Pump(Controller(PRESETS[live]))
-    beside = Shadow(lambda: pump.controller, make, thread=lambda: 0, process=lambda: 0)
+    pipeline = DecisionPipeline(Controller(PRESETS[live]))
+    observer = Shadow(lambda: pipeline.controller, make, thread=lambda: 0, process=lambda: 0)
     if shadow:
-        pump.besides.append(beside)
-        beside.want(Config(preset=shadow, policies=PRESETS[shadow]))
+        pipeline.observer = observer
+        observer.configure(Config(preset=shadow, policies=PRESETS[shadow]))
     end_ns, found = memory.ticks[-1], []
 
     def decide(now_ns: int) -> None:
-        found.extend((now_ns, command) for command in pump.decide(now_ns))
-        pump.tell()
+        found.extend((now_ns, command) for command in pipeline.decide(now_ns))
+        pipeline.record()
 
     def take(event: Event, now_ns: int) -> None:
-        pump.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
+        pipeline.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
 
     for now_ns, batch in groupby(memory.events, key=lambda pair: pair[0]):
         if now_ns > end_ns:
             break
-        while pump.controller.next_deadline_ns() < now_ns:
-            decide(pump.controller.next_deadline_ns())
+        while pipeline.controller.next_deadline_ns() < now_ns:
+            decide(pipeline.controller.next_deadline_ns())
         for _, event in batch:
             take(event, now_ns)
         decide(now_ns)
-    return found, beside.status(end_ns)
+    return found, observer.status(end_ns)
 
 
 @pytest.mark.parametrize("live", LIVE)
@@ -75,8 +75,8 @@ def test_the_live_one_decides_alike_with_a_shadow_and_without(runs: dict[str, Me
     assert alone == runs[live].decisions[: len(alone)]
     assert len(alone) > 25
     for shadow in ("fcfs", "mars", "thunderagent", "penstock"):
-        beside, status = decided(runs[live], live, shadow)
-        assert beside == alone
+        observer, status = decided(runs[live], live, shadow)
+        assert observer == alone
         assert status is not None
         assert status.standing == "decides", status.reason
 
@@ -84,8 +84,8 @@ def test_the_live_one_decides_alike_with_a_shadow_and_without(runs: dict[str, Me
 @pytest.mark.parametrize("live", LIVE)
 def test_it_does_so_too_when_the_shadow_fails(runs: dict[str, Memory], live: str) -> None:
     alone, _ = decided(runs[live], live)
-    beside, status = decided(runs[live], live, "mars", FailingDouble)
-    assert beside == alone
+    observer, status = decided(runs[live], live, "mars", FailingDouble)
+    assert observer == alone
     assert status is not None
     assert status.standing == "failed"
     assert "what a policy of somebody's own may do (tick, line" in status.reason

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.commands import Command, Place
-from controlplane.core.controller import Controller
-from controlplane.core.events import Event
-from controlplane.core.presets import PRESETS
+from controlplane.core.model.commands import Command, Place
+from controlplane.core.model.events import Event
+from controlplane.core.policies.presets import PRESETS
 from controlplane.core.regret import RegretLedger, Verdict
+from controlplane.core.scheduling.controller import Controller
+from controlplane.daemon.observe.log_replay import judge_log, replay_log
+from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
-from controlplane.shell.log_replay import replay_log
-from controlplane.shell.pump import Pump
-from controlplane.shell.regret_replay import judge_log
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import Header, LogWriter
 
@@ -58,23 +57,23 @@ def simulated(preset: str, seed: int, recorder: object, replicas: int = 1) -> Ru
 
 
 def daemon_in_virtual_time(
-    preset: str, events: list[tuple[int, Event]], end_ns: int, pump: Pump | None = None
+    preset: str, events: list[tuple[int, Event]], end_ns: int, pipeline: DecisionPipeline | None = None
 ) -> Iterator[Decision]:
     """Bytes in, commands out, at the times at which a daemon whose bus has no delay would see them."""
-    pump = pump or Pump(Controller(PRESETS[preset]))
+    pipeline = pipeline or DecisionPipeline(Controller(PRESETS[preset]))
     for now_ns, batch in groupby(events, key=lambda pair: pair[0]):
         if now_ns > end_ns:
             break  # the simulator stopped with the last program's end
-        while pump.controller.next_deadline_ns() < now_ns:
-            due_ns = pump.controller.next_deadline_ns()
-            yield from ((due_ns, command) for command in pump.decide(due_ns))
+        while pipeline.controller.next_deadline_ns() < now_ns:
+            due_ns = pipeline.controller.next_deadline_ns()
+            yield from ((due_ns, command) for command in pipeline.decide(due_ns))
         for _, event in batch:
-            pump.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
-        yield from ((now_ns, command) for command in pump.decide(now_ns))
-    while pump.controller.next_deadline_ns() <= end_ns:
-        due_ns = pump.controller.next_deadline_ns()
-        yield from ((due_ns, command) for command in pump.decide(due_ns))
-    assert pump.rejected == 0
+            pipeline.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
+        yield from ((now_ns, command) for command in pipeline.decide(now_ns))
+    while pipeline.controller.next_deadline_ns() <= end_ns:
+        due_ns = pipeline.controller.next_deadline_ns()
+        yield from ((due_ns, command) for command in pipeline.decide(due_ns))
+    assert pipeline.rejected == 0
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -168,9 +167,9 @@ def test_verdicts_change_nothing_and_are_the_same_live_simulated_and_replayed(pr
     assert replayed[: len(fell)] == fell
     assert {verdict.outcome for verdict in replayed[len(fell) :]} <= {"unknown", "replaced"}
     live: list[Verdict] = []
-    pump = Pump(Controller(PRESETS[preset]))
-    pump.recorders.append(RegretLedger(live.append))
-    decided = list(daemon_in_virtual_time(preset, plain.events, plain.ticks[-1], pump))
-    pump.tell()
+    pipeline = DecisionPipeline(Controller(PRESETS[preset]))
+    pipeline.recorders.append(RegretLedger(live.append))
+    decided = list(daemon_in_virtual_time(preset, plain.events, plain.ticks[-1], pipeline))
+    pipeline.record()
     assert decided == plain.decisions
     assert live == fell

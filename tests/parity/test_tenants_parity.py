@@ -4,40 +4,22 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from test_parity import Memory
 
 from controlplane.config.model import Config
 from controlplane.config.show import show
-from controlplane.core.commands import Command
-from controlplane.core.control import ControlRules
-from controlplane.core.controller import Controller
-from controlplane.core.events import Event
-from controlplane.core.presets import PRESETS
-from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.core.model.tenancy import Tenancy, Tenant
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.controller import Controller
+from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.daemon.observe.log_replay import replay_log
+from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import rules_of, run_of, simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize
-from controlplane.shell.log_replay import replay_log
-from controlplane.shell.pump import Pump
 from controlplane.wire.codec import encode_events
 from controlplane.wire.log import Header, LogWriter
-
-
-class Memory:
-    """A recorder that keeps a run in lists."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[int, Event]] = []
-        self.decisions: list[tuple[int, Command]] = []
-
-    def event(self, event: Event, now_ns: int) -> None:
-        self.events.append((now_ns, event))
-
-    def tick(self, now_ns: int) -> None:
-        pass
-
-    def command(self, command: Command, now_ns: int) -> None:
-        self.decisions.append((now_ns, command))
 
 
 def asked(preset: str, tenants: str, rules: ControlRules | None = None) -> Experiment:
@@ -73,15 +55,15 @@ def test_with_several_the_daemon_in_virtual_time_decides_as_the_simulator(preset
     experiment = asked(preset, "3@2:1@1%25")
     memory = decisions(experiment)
     assert any("tenant t" in command.reason for _, command in memory.decisions)
-    pump, decided, last_ns = Pump(Controller(PRESETS[preset], rules_of(run_of(experiment)))), [], 0
+    pipeline, decided, last_ns = DecisionPipeline(Controller(PRESETS[preset], rules_of(run_of(experiment)))), [], 0
     for now_ns, batch in groupby(memory.events, key=lambda pair: pair[0]):
-        while (due_ns := max(last_ns, pump.controller.next_deadline_ns())) < now_ns:
-            decided += [(due_ns, command) for command in pump.decide(due_ns)]
+        while (due_ns := max(last_ns, pipeline.controller.next_deadline_ns())) < now_ns:
+            decided += [(due_ns, command) for command in pipeline.decide(due_ns)]
         for _, event in batch:
-            pump.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
-        decided += [(now_ns, command) for command in pump.decide(now_ns)]
+            pipeline.feed(encode_events(event.publisher, event.sequence, [(event.at_ns, event)]), now_ns)
+        decided += [(now_ns, command) for command in pipeline.decide(now_ns)]
         last_ns = now_ns
-    assert pump.rejected == 0
+    assert pipeline.rejected == 0
     assert decided[: len(memory.decisions)] == memory.decisions
     assert len(decided) <= len(memory.decisions) + 2, "the simulator ends with its last program"
 

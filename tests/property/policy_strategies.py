@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from controlplane.core.estimate import Estimates
-from controlplane.core.policies import EngineShape, QueuedCall, Resident
-from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.model.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
+from controlplane.core.policies.protocols import EngineShape, QueuedCall, Resident
 
 ratios = st.floats(0, 2)
 blocks = st.integers(0, 200_000)

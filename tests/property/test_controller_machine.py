@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.core_driver import recounted, sums
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.admission.fixed import Fixed
-from controlplane.core.control import ControllerState, ControlRules
-from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.programs import waiting_roots
-from controlplane.core.outlook import engines as engines_of
-from controlplane.core.outlook import parts, replicas
-from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.tool_slots import ToolSlots
-from controlplane.core.types import Status, seconds
-from controlplane.shell import snapshot
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status, seconds
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.presets import PRESETS, Preset
+from controlplane.core.scheduling.controller import Controller
+from controlplane.core.scheduling.demand import engine_demand, replicas
+from controlplane.core.scheduling.demand import engines as engines_of
+from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
+from controlplane.core.scheduling.tool_slots import ToolSlots
+from controlplane.daemon.bus import snapshot
 
 PARENTS = {"a": "", "b": "", "c": "", "a1": "a", "a2": "a1", "b1": "b"}
 PRESET_CHOICES: dict[str, Preset] = {
@@ -356,7 +356,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.now_ns += seconds(after_s)
         sent = self.controller.tick(self.now_ns)
         for command in [*sent, *sent]:
-            restored.recall(command, self.now_ns)
+            restored.replay_command(command, self.now_ns)
         assert restored.numbering.sent == self.controller.numbering.sent
         granted = {c.program_id for c in sent if isinstance(c, cmd.Admit)} & restored.ledger.programs.active.keys()
         assert granted == {c.program_id for c in sent if isinstance(c, cmd.Admit)}
@@ -384,10 +384,11 @@ class ControllerMachine(RuleBasedStateMachine):
         assert ledger.turns.running_blocks == anew.turns.running_blocks
         if ledger.programs.charges.several:
             assert list(engines_of(ledger).items()) == list(engines_of(anew).items())
-            assert parts(ledger, 0, self.now_ns) == parts(anew, 0, self.now_ns)
+            assert engine_demand(ledger, 0, self.now_ns) == engine_demand(anew, 0, self.now_ns)
         if ledger.programs.charges.several and ledger.estimates.shared_tokens.value == 0:
             assert (
-                sum(each.demand_blocks for each in parts(ledger, 0, self.now_ns)) == ledger.programs.demand_blocks
+                sum(each.demand_blocks for each in engine_demand(ledger, 0, self.now_ns))
+                == ledger.programs.demand_blocks
             )
 
     @invariant()

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.core_driver import Driver
 
-from controlplane.core import events as ev
-from controlplane.core.admission.fixed import Fixed
-from controlplane.core.control import ControlRules
-from controlplane.core.presets import PRESETS
-from controlplane.core.tenants import Tenancy, Tenant
+from controlplane.core.model import events as ev
+from controlplane.core.model.tenancy import Tenancy, Tenant
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 WEIGHTS = st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=2, max_size=4)
 _BACKLOG = 3  # programs of each tenant that wait all the time
@@ -58,7 +58,7 @@ class Flood:
         d.send(d.gate(ev.TurnQueued, program_id=name, turn_id=f"{name}.1", prompt_tokens=100, account=tenant))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings().max_examples // 4, deadline=None)
 @given(preset=st.sampled_from(sorted(PRESETS)), weights=WEIGHTS, window=st.integers(1, 4))
 def test_nobody_starves_and_who_waits_is_served_by_weight(preset: str, weights: list[float], window: int) -> None:
     flood = Flood(preset, weights, window)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from test_controller_machine import ControllerMachine, round_trip, snapshot_of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.mending import mend
-from controlplane.core.types import seconds
+from controlplane.core.ledger.repair import mend
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import seconds
 
 
 class Torn(Exception):
@@ -74,7 +74,7 @@ class TornMachine(ControllerMachine):
         self.now_ns += seconds(after_s)
         commands: list[cmd.Command] = []
         if self.torn(lambda: commands.extend(self.controller.tick(self.now_ns))):
-            decided = self.controller.give_up_tick()
+            decided = self.controller.abort_tick()
             self.controller.mend(self.now_ns)
             assert all(each.command_id for each in decided)
             assert self.controller.next_deadline_ns() == 0
@@ -87,7 +87,7 @@ class TornMachine(ControllerMachine):
         follows = type(self.controller)(self.preset, self.rules, round_trip(self.controller.state, self.preset))
         self.now_ns += seconds(after_s)
         for command in self.controller.tick(self.now_ns):
-            if self.torn(follows.recall, command, self.now_ns):
+            if self.torn(follows.replay_command, command, self.now_ns):
                 follows.mend(self.now_ns)
         if self.torn(follows.follow, self.now_ns):
             follows.mend(self.now_ns)
@@ -109,5 +109,7 @@ class TornMachine(ControllerMachine):
 
 TestTorn = TornMachine.TestCase
 TestTorn.settings = settings(
-    deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+    deadline=None,
+    max_examples=settings().max_examples // 2,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )  # explaining traces, too

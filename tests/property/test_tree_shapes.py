@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.core_driver import Driver, of, recounted, sums
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.presets import PRESETS
-from controlplane.core.trees import expect
-from controlplane.core.types import Program, Status
-from controlplane.core.usual import Usual
+from controlplane.core.estimators.program_forecast import ProgramForecaster
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.steps import run
+from controlplane.core.model.types import Program, Status
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.subagents import update_parent_etas
+from controlplane.daemon.bus import snapshot
 from controlplane.operate import tree
-from controlplane.shell import snapshot
 from controlplane.wire.decisions import RunRecord
 
 # By shape: the parent of each number's program.
@@ -45,13 +46,13 @@ def reported(parents: list[int | None], *, asks: bool = True) -> Driver:
     return d
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("many", [400, 5000])
+@pytest.mark.parametrize(("shape", "many"), [*((shape, 400) for shape in SHAPES), ("chain", 5000), ("wide", 5000)])
 def test_a_tree_of_any_shape_is_decided_about_saved_and_ended(shape: str, many: int) -> None:
     d = reported([SHAPES[shape](number, many) if number or shape != "wide" else None for number in range(many)])
     for _ in range(3):
         d.tick(2)
     assert sums(d.ledger) == sums(recounted(d.ledger))
+    assert max(map(len, d.ledger.programs.children.values()), default=0) <= 4096  # those beyond are roots
     pieces = snapshot.pieces(
         d.controller.state, preset="", stream_sequence=1, stream_created="", now_ns=1, time_scale=1
     )
@@ -69,7 +70,7 @@ def test_a_parent_is_expected_back_when_the_last_below_it_has_ended(parents: lis
     d = reported([parent % len(parents) if parent >= 0 else None for parent in parents], asks=False)
     for number in ended:
         d.end(name(number))
-    everyone, usual = d.ledger.programs.by_name, Usual(d.ledger.estimates)
+    everyone, forecaster = d.ledger.programs.by_name, ProgramForecaster(d.ledger.estimates)
 
     def left_ns(program: Program) -> int:
         """By the definition, one level below the other."""
@@ -81,9 +82,9 @@ def test_a_parent_is_expected_back_when_the_last_below_it_has_ended(parents: lis
         return max((own_ns(child) + (left_ns(child) if child.delegating else 0) for child in below), default=0)
 
     def own_ns(program: Program) -> int:
-        return round(usual.ahead(program, program.kv_blocks or 1)[1] * usual.lifetime_ns)
+        return round(forecaster.ahead(program, program.kv_blocks or 1)[1] * forecaster.lifetime_ns)
 
-    expect(d.ledger, d.now_ns)
+    run(update_parent_etas(d.ledger, d.now_ns))
     for program in everyone.values():
         root = everyone[program.root_id]
         waits = program.delegating and program.root_id in d.ledger.programs.children

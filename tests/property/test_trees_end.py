@@ -6,9 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.control import ControlRules
-from controlplane.core.presets import PRESETS
-from controlplane.core.trees import TreeRules
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Closed, Poisson
@@ -52,7 +50,6 @@ def forests(draw: Any) -> tuple[ProgramTrace, ...]:
 @given(
     forest=forests(),
     telemetry=st.sampled_from(list(Telemetry)),
-    gang_s=st.sampled_from([0.0, 10.0, 3600.0]),
     tiers=st.sampled_from([(), ("dram:3000:1",)]),
     arrival=st.sampled_from([Poisson(5.0), Closed(2)]),
 )
@@ -60,7 +57,6 @@ def test_every_tree_ends(
     preset: str,
     forest: tuple[ProgramTrace, ...],
     telemetry: Telemetry,
-    gang_s: float,
     tiers: tuple[str, ...],
     arrival: Any,
 ) -> None:
@@ -70,7 +66,6 @@ def test_every_tree_ends(
         hardware=Hardware(pool_tokens=POOL_TOKENS, tiers=tiers),
         arrival=arrival,
         preset=PRESETS[preset],
-        rules=ControlRules(trees=TreeRules(gang_s=gang_s)),
     )
     result = simulate(asked)
     assert {each.program_id for each in result.programs} == {each.program_id for each in forest}

@@ -1,6 +1,5 @@
-"""Runs an agent's process, and hears what it tells the bus."""
+"""Runs an agent's process."""
 
-import asyncio
 import json
 import os
 import signal
@@ -8,75 +7,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
-from controlplane.core.events import Event
-from controlplane.wire.codec import decode_events
-from controlplane.wire.delivery import delivered
-from controlplane.wire.subjects import all_events_subject
+from support.daemon_process import TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "agents" / "scripts"
 NODE = "agents"
-TIMEOUT_S = 240.0  # where a prompt gets lost, a terminal waits for half a minute
-
-
-class Heard:
-    """The events of the node, on a thread of its own."""
-
-    def __init__(self, url: str) -> None:
-        self.events: list[Event] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._client = self._do(self._connect(url))
-
-    def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
-
-    async def _connect(self, url: str) -> Any:
-        client = await nats.connect(url)
-
-        async def hear(message: Any) -> None:
-            self.events += decode_events(message.data).events
-
-        await client.subscribe(all_events_subject(NODE), cb=hear)
-        await delivered(client)
-        return client
-
-    def of(self, kind: type[Event], **fields: object) -> list[Any]:
-        """Those of that kind with these fields, in order."""
-        return [
-            event
-            for event in list(self.events)
-            if type(event) is kind and all(getattr(event, name) == value for name, value in fields.items())
-        ]
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        try:
-            wait_for(condition, what)
-        except AssertionError as error:
-            raise AssertionError(f"{error} among:\n" + "\n".join(map(str, self.events))) from None
-
-    def close(self) -> None:
-        self._do(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"no {what}"
-        time.sleep(0.01)
 
 
 def answers(url: str) -> bool:

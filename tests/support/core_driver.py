@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.admission.fixed import Fixed
-from controlplane.core.control import ControlRules
-from controlplane.core.controller import Controller
 from controlplane.core.ledger import Ledger
-from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.types import Program, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Program, seconds
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.presets import PRESETS, Preset
+from controlplane.core.scheduling.controller import Controller
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 C = TypeVar("C", bound=cmd.Command)
 E = TypeVar("E", bound=ev.Event)
@@ -144,7 +144,7 @@ def sums(ledger: Ledger) -> tuple[object, ...]:
 
 def recounted(ledger: Ledger) -> Ledger:
     """Another one of the same records, with indices and sums made anew."""
-    return Ledger(kept_before=ledger.records())
+    return Ledger(snapshot=ledger.records())
 
 
 def of(kind: type[C], commands: list[cmd.Command]) -> list[C]:

@@ -1,30 +1,32 @@
 """A real daemon in a process of its own, and a client that speaks to it over the real bus."""
 
 import asyncio
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import nats
 from nats.aio.client import Client
 
-from controlplane.core.commands import Command
-from controlplane.core.events import Event
+from controlplane.core.model.commands import Admit, Command
+from controlplane.core.model.events import Event, TurnQueued
+from controlplane.transport.delivery import delivered
+from controlplane.transport.endpoint import read_endpoint
+from controlplane.transport.nats_options import nats_options
+from controlplane.transport.subjects import command_subject, event_subject, status_subject
 from controlplane.wire.codec import decode_commands, encode_events
-from controlplane.wire.delivery import delivered
-from controlplane.wire.endpoint import read_endpoint
-from controlplane.wire.nats_options import nats_options
-from controlplane.wire.subjects import command_subject, event_subject, status_subject
+from support.commands import penstock
 
 NODE = "test"
-TIMEOUT_S = 90.0  # far more than is needed: the machine may be busy
+TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
 def most_start_s() -> float:
@@ -37,19 +39,25 @@ def most_start_s() -> float:
     return max(2.0, 15 * (time.monotonic() - began_s))
 
 
-class DaemonProcess:
-    """``penstock up`` with a state directory of its own."""
+def run_python(log: Path, *arguments: str, files: int = 0) -> "subprocess.Popen[bytes]":
+    """Python with these arguments, which may open so many files; 0: as many as we."""
+    limited = ("bash", "-c", f'ulimit -n {files}; exec "$@"', "bash") if files else ()
+    with log.open("ab") as out:
+        return subprocess.Popen([*limited, sys.executable, *arguments], stdout=out, stderr=out)
 
-    def __init__(self, folder: Path, *arguments: str, node: str = NODE) -> None:
-        self.folder, self.node, self.arguments = folder, node, arguments
+
+class DaemonProcess:
+    """``penstock up`` with a state directory of its own. ``files``: as of ``run_python``."""
+
+    def __init__(self, folder: Path, *arguments: str, node: str = NODE, files: int = 0) -> None:
+        self.folder, self.node, self.arguments, self._files = folder, node, arguments, files
         self.log_path = folder / "daemon.log"
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "controlplane", "up", "--node", self.node, "--state-dir", str(self.folder)]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen([*command, *self.arguments], stdout=log, stderr=log)
+        up = ("-m", "controlplane", "up", "--node", self.node, "--state-dir", str(self.folder))
+        self.process = run_python(self.log_path, *up, *self.arguments, files=self._files)
 
     @property
     def has_ended(self) -> bool:
@@ -73,6 +81,21 @@ class DaemonProcess:
         assert self.process is not None
         return self.process.wait(TIMEOUT_S)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    @property
+    def server_pid(self) -> int:
+        """Of the embedded nats-server."""
+        endpoint = read_endpoint(self.node, self.folder)
+        assert endpoint is not None
+        return endpoint.pid
+
+    def penstock(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """A command of ours that asks this daemon; it runs in this process."""
+        return penstock(*arguments, "--node", self.node, "--state-dir", str(self.folder))
+
     def clean_up(self) -> None:
         """End the daemon and the server that it left behind."""
         if self.process is not None and self.process.poll() is None:
@@ -90,25 +113,47 @@ class DaemonProcess:
 
     async def url(self) -> str:
         """The embedded server's address, once it is known."""
-        endpoint = await eventually(lambda: _now(read_endpoint(self.node, self.folder)), what="an endpoint file")
+        endpoint = await eventually(lambda: read_endpoint(self.node, self.folder), what="an endpoint file")
         return str(endpoint.url)
 
 
-async def _now(value: Any) -> Any:
-    return value
+@contextmanager
+def running(folder: Path, *arguments: str, config: str = "", node: str = NODE) -> Iterator[DaemonProcess]:
+    """A daemon that was started in the folder, with a configuration file of this text if there is any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if config:
+        (folder / "penstock.toml").write_text(config)
+        arguments = ("--config", str(folder / "penstock.toml"), *arguments)
+    daemon = DaemonProcess(folder / "state", *arguments, node=node)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        daemon.clean_up()
 
 
 async def eventually(
-    look: Callable[[], Awaitable[Any]], *, what: str, timeout_s: float = TIMEOUT_S, every_s: float = 0.01
+    look: Callable[[], Any], *, what: str, timeout_s: float = TIMEOUT_S, every_s: float = 0.01
 ) -> Any:
-    """The first true result of ``look``."""
+    """The first true result of ``look``, which may be awaitable."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        found = await look()
+        found = look()
+        if inspect.isawaitable(found):
+            found = await found
         if found:
             return found
         await asyncio.sleep(every_s)
     raise AssertionError(f"no {what} within {timeout_s:g}s")
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    """As ``eventually``, where no event loop has to go on meanwhile."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, f"no {what} within {TIMEOUT_S:g}s"
+        time.sleep(0.01)
+    return found
 
 
 class BusClient:
@@ -178,8 +223,24 @@ class BusClient:
 
     async def hears(self, wanted: Callable[[Command], bool], what: str) -> Command:
         """The first command for which ``wanted`` holds."""
-        found = await eventually(lambda: _now([c for c in self.commands if wanted(c)]), what=what)
+        found = await eventually(lambda: [c for c in self.commands if wanted(c)], what=what)
         return found[0]  # type: ignore[no-any-return]
+
+    async def grant(self, program_id: str) -> Command:
+        """The first grant for that program."""
+        return await self.hears(
+            lambda c: isinstance(c, Admit) and c.program_id == program_id, f"grant for {program_id}"
+        )
+
+    async def granted(self, number: int) -> None:
+        """Ask as a gate does, again and again, until the program of that number is let in."""
+        batch = encode_events(f"{self.node}/gate/asks{number}", 1, [(0, event) for event in queued(f"p{number}")])
+
+        async def ask() -> bool:
+            await self.client.publish(event_subject(self.node, "gate"), batch)
+            return any(isinstance(each, Admit) and each.program_id == f"p{number}" for each in self.commands)
+
+        await eventually(ask, what=f"grant for p{number}", every_s=0.1)
 
     async def close(self) -> None:
         self.left_open.discard(self)
@@ -195,6 +256,11 @@ class BusClient:
             await asyncio.wait(closing, timeout=5)  # a server may be frozen, and who connects again is cancelled
 
 
+def queued(*names: str) -> list[Event]:
+    """Programs that ask for a first turn."""
+    return [TurnQueued(program_id=name, turn_id=f"{name}.1", prompt_tokens=160) for name in names]
+
+
 async def serving(daemon: DaemonProcess) -> BusClient:
     """A client of a daemon that answers: from then on the stream keeps what is published."""
     bus = await BusClient.connect(await daemon.url())
@@ -202,13 +268,17 @@ async def serving(daemon: DaemonProcess) -> BusClient:
     return bus
 
 
+@asynccontextmanager
+async def bus_of(daemon: DaemonProcess) -> AsyncIterator[BusClient]:
+    """As ``serving``, for a while."""
+    bus = await serving(daemon)
+    yield bus
+    await bus.close()
+
+
 async def says(daemon: DaemonProcess, text: str) -> None:
     """Return once the daemon's log has the text."""
-
-    async def look() -> bool:
-        return text in daemon.log
-
-    await eventually(look, what=f"{text!r} in the log")
+    await eventually(lambda: text in daemon.log, what=f"{text!r} in the log")
 
 
 async def listening(daemon: DaemonProcess) -> None:

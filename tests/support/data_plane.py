@@ -1,8 +1,9 @@
-"""The real Envoy before small engines, in each of the ways in which a picker is asked."""
+"""The real Envoy before small engines: as the product configures it, and with one filter for all."""
 
 import asyncio
 import hashlib
 import json
+import re
 import subprocess
 import sysconfig
 import time
@@ -15,7 +16,10 @@ from typing import Any
 
 from aiohttp import web
 
+from controlplane.fleet.envoy import DataPlane, write_endpoints
 from controlplane.fleet.roster import Engine
+from support.daemon_process import eventually
+from support.envoy import EnvoyProcess
 from support.ports import free_port, is_listening
 
 _HTTP = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -24,7 +28,7 @@ _ROUTER = {
     "name": "envoy.filters.http.router",
     "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
 }
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 240.0
 _MOST_STARTS = 5
 _MOST_BODY = 33_554_432
 TOKENS = 20
@@ -39,7 +43,8 @@ class EngineDouble:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         data = await request.read()
-        self.seen.append(dict(request.headers))
+        if request.method == "POST":
+            self.seen.append(dict(request.headers))
         if request.headers.get("x-test-stream"):
             stream = web.StreamResponse(headers={"content-type": "text/event-stream"})
             await stream.prepare(request)
@@ -73,13 +78,48 @@ async def engines(count: int) -> AsyncIterator[list[EngineDouble]]:
 
 
 @asynccontextmanager
-async def envoy(folder: Path, pickers: Sequence[int], engines: Sequence[Engine], **ways: Any) -> AsyncIterator[str]:
-    """An Envoy before these pickers and engines, which asks in that way; yields its URL once it sees a picker."""
+async def own_envoy(
+    folder: Path, pickers: Sequence[int], engines: Sequence[Engine], tries: int = 0
+) -> AsyncIterator[str]:
+    """An Envoy as the product configures it; yields its URL once it sees all pickers.
+
+    ``tries``: how often it asks pickers for a turn, before it goes around them, if not as in the product.
+    """
+    write_endpoints(folder / "eds.json", engines)
+    plane = DataPlane(
+        pickers=tuple(f"127.0.0.1:{port}" for port in pickers),
+        endpoints=folder / "eds.json",
+        listen=f"127.0.0.1:{free_port()}",
+        admin=f"127.0.0.1:{free_port()}",
+    )
+    process = EnvoyProcess(folder, plane)
+    if tries:
+        config = (folder / "envoy.yaml").read_text()
+        for setting in ("update_frequency: 3", "num_retries: 4\n"):
+            assert config.count(setting) == 1
+            config = config.replace(setting, re.sub(r"\d", str(tries), setting))
+        (folder / "envoy.yaml").write_text(config)
+    try:
+        await asyncio.to_thread(process.start)
+
+        async def is_ready() -> bool:
+            seen = [await asyncio.to_thread(process.healthy, cluster) for cluster in ("pickers", "engines")]
+            return [len(each) for each in seen] == [len(pickers), len(engines)]
+
+        await eventually(is_ready, what="Envoy sees pickers and engines", timeout_s=_START_TIMEOUT_S)
+        yield process.url
+    finally:
+        process.stop()
+
+
+@asynccontextmanager
+async def envoy(folder: Path, picker: int, engines: Sequence[Engine], mode: str) -> AsyncIterator[str]:
+    """An Envoy with one filter, whose picker has the request's body in that way; yields its URL once it sees it."""
     for _ in range(_MOST_STARTS):  # whatever else runs here may take a port that was free
         front, admin = free_port(), free_port()
         config = {
             "admin": {"address": _address(f"127.0.0.1:{admin}")},
-            **_resources(front, pickers, engines, **ways),
+            **_resources(front, picker, engines, mode),
         }
         (folder / "envoy.json").write_text(json.dumps(config))
         command = [str(Path(sysconfig.get_path("scripts")) / "envoy"), "-c", str(folder / "envoy.json")]
@@ -120,27 +160,13 @@ def _failed(status: dict[str, Any]) -> bool:
     return any(value is True for name, value in status.items() if name.startswith("failed_"))
 
 
-def _resources(
-    front: int, pickers: Sequence[int], engines: Sequence[Engine], *, mode: str, splits: bool, again: bool = False
-) -> dict[str, Any]:
-    """``splits``: one filter asks and another watches; else one does both. ``again``: a lost picker is no end."""
-    asking = front if not again else free_port()
-    listeners = [
-        _listener("asking", asking, [_ASKED, *_ask_filters(mode, splits)], _to_engines(splits), marks=again)
-    ]
-    if again:
-        listeners.append(_listener("front", front, [_ROUTER], _TO_INNER))
-    inner = [{"lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{asking}")}}]}]
-    picker_hosts = [
-        {"priority": number, "lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{port}")}}]}
-        for number, port in enumerate(pickers)
-    ]
+def _resources(front: int, picker: int, engines: Sequence[Engine], mode: str) -> dict[str, Any]:
+    picker_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{picker}")}}]}]
     engine_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(each.address)}} for each in engines]}]
     return {
         "static_resources": {
-            "listeners": listeners,
+            "listeners": [_listener(front, [_asking(mode), _ROUTER])],
             "clusters": [
-                _cluster("inner", inner),
                 _cluster("pickers", picker_hosts, **_PICKERS),
                 _cluster("engines", engine_hosts, **_OVERRIDE),
             ],
@@ -148,57 +174,33 @@ def _resources(
     }
 
 
-def _ask_filters(mode: str, splits: bool) -> list[Any]:
-    watched = {"response_header_mode": "SEND", "response_trailer_mode": "SEND", "request_header_mode": "SEND"}
-    ignored = {"response_header_mode": "SKIP", "response_trailer_mode": "SKIP", "request_header_mode": "SEND"}
-    asks = {"request_body_mode": mode, **(ignored if splits else watched)}
-    if mode == "FULL_DUPLEX_STREAMED":
-        asks["request_trailer_mode"] = "SEND"
-    asking = {
-        "grpc_service": _grpc("asking" if splits else ""),
-        "processing_mode": asks,
-        "allow_mode_override": mode != "FULL_DUPLEX_STREAMED",
+def _asking(mode: str) -> Any:
+    modes = {"response_header_mode": "SEND", "response_trailer_mode": "SEND", "request_header_mode": "SEND"}
+    if is_duplex := mode == "FULL_DUPLEX_STREAMED":
+        modes["request_trailer_mode"] = "SEND"
+    config = {
+        "grpc_service": {"timeout": "0s", "envoy_grpc": {"cluster_name": "pickers"}},
+        "processing_mode": {"request_body_mode": mode, **modes},
+        "allow_mode_override": not is_duplex,
         "failure_mode_allow": False,
-        "status_on_error": {"code": "ServiceUnavailable"},
         "message_timeout": "10s",
         "max_message_timeout": "3600s",
     }
-    filters = [_filter("envoy.filters.http.ext_proc", asking)]
-    if splits:
-        watching = {
-            "grpc_service": _grpc("watching"),
-            "processing_mode": watched,
-            "observability_mode": True,
-            "deferred_close_timeout": "0.02s",
-            "response_attributes": ["upstream.address"],
-        }
-        filters.append(_filter("watching", watching))
-    return [*filters, _ROUTER]
+    return {"name": "envoy.filters.http.ext_proc", "typed_config": {"@type": _EXT_PROC, **config}}
 
 
-def _filter(name: str, config: dict[str, Any]) -> Any:
-    return {"name": name, "typed_config": {"@type": _EXT_PROC, **config}}
-
-
-def _grpc(role: str) -> Any:
-    retries = {"retry_on": "connect-failure,refused-stream,reset-before-request,unavailable", "num_retries": 2}
-    told = {"initial_metadata": [{"key": "x-penstock-role", "value": role}]} if role else {}
-    return {"timeout": "0s", "envoy_grpc": {"cluster_name": "pickers", "retry_policy": retries}, **told}
-
-
-def _listener(name: str, port: int, filters: list[Any], route: Any, *, marks: bool = False) -> Any:
+def _listener(port: int, filters: list[Any]) -> Any:
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"}}
     manager = {
         "@type": _HTTP,
-        "stat_prefix": name,
+        "stat_prefix": "asking",
         "stream_idle_timeout": "0s",
         "request_timeout": "0s",
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], **route}]},
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
         "http_filters": filters,
     }
-    if marks:
-        manager["local_reply_config"] = _MARKS
     return {
-        "name": name,
+        "name": "asking",
         "address": _address(f"127.0.0.1:{port}"),
         "per_connection_buffer_limit_bytes": _MOST_BODY,
         "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
@@ -214,72 +216,6 @@ def _address(address: str) -> Any:
     return {"socket_address": {"address": host, "port_value": int(port)}}
 
 
-def _to_engines(splits: bool) -> Any:
-    told = ("x-penstock-hold-ms", "x-penstock-turn-id")
-    added = [
-        {"append_action": "ADD_IF_ABSENT", "header": {"key": name, "value": f"%REQ({name})%"}} for name in told
-    ]
-    route = {"match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"}}
-    return {"routes": [route], **({"response_headers_to_add": added} if splits else {})}
-
-
-_ASKED = {
-    "name": "asked",
-    "typed_config": {
-        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
-        "mutations": {
-            "request_mutations": [
-                {
-                    "append": {
-                        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-                        "header": {"key": "x-penstock-asked", "value": "%START_TIME(%s.%3f)%"},
-                    }
-                }
-            ]
-        },
-    },
-}
-_TO_INNER = {
-    "include_request_attempt_count": True,
-    "request_headers_to_add": [
-        {
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            "header": {"key": "x-penstock-arrived", "value": "%START_TIME(%s.%3f)%"},
-        }
-    ],
-    "routes": [
-        {
-            "match": {"prefix": "/"},
-            "route": {
-                "cluster": "inner",
-                "timeout": "0s",
-                "retry_policy": {
-                    "retry_on": "retriable-headers",
-                    "retriable_headers": [{"name": "x-penstock-again", "present_match": True}],
-                    "num_retries": 40,
-                    "retry_back_off": {"base_interval": "0.2s", "max_interval": "1s"},
-                },
-            },
-        }
-    ],
-}
-_CEL = "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-_MARKS = {
-    "mappers": [
-        {
-            "filter": {
-                "extension_filter": {
-                    "name": "cel",
-                    "typed_config": {
-                        "@type": _CEL,
-                        "expression": "response.code_details.startsWith('ext_proc_error')",
-                    },
-                }
-            },
-            "headers_to_add": [{"header": {"key": "x-penstock-again", "value": "1"}}],
-        }
-    ]
-}
 _H2 = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PICKERS = {
     "connect_timeout": "0.5s",

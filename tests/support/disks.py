@@ -1,15 +1,19 @@
 """Disks that tests write to: one that does at once what the daemon's does in a thread, and real ones."""
 
+import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 _DISK_BYTES = 256 << 20
+_BLOCK_BYTES = 4096
+_FILLER = "filler"
 
 
 class PromptDisk:
-    """A ``Disk`` that has done each write when ``put`` returns."""
+    """A ``DiskWriter`` that has done each write when ``put`` returns."""
 
     waiting = 0
 
@@ -27,12 +31,12 @@ class LoopDisk:
     Raises ``OSError`` where this machine may mount none.
     """
 
-    def __init__(self, image: Path, folder: Path, *, is_new: bool = True) -> None:
+    def __init__(self, image: Path, folder: Path, *, is_new: bool = True, size: int = _DISK_BYTES) -> None:
         self.image, self.folder = image, folder
         folder.mkdir()
         if is_new:
             with image.open("wb") as file:
-                file.truncate(_DISK_BYTES)
+                file.truncate(size)
             _run("mkfs.ext4", "-q", "-F", str(image))
         options = "loop,data=writeback,noauto_da_alloc,commit=300"
         _run("mount", "-o", options, str(image), str(folder))
@@ -53,6 +57,22 @@ class LoopDisk:
         if self._is_frozen:
             self._is_frozen = False
             _run("fsfreeze", "--unfreeze", str(self.folder))
+
+    def fill(self) -> None:
+        """No room is left, not for root either, until ``make_room``."""
+        step = 1 << 32
+        with (self.folder / _FILLER).open("ab") as file:
+            while step >= _BLOCK_BYTES:
+                try:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    step >>= 1
+
+    def make_room(self) -> None:
+        (self.folder / _FILLER).unlink(missing_ok=True)
+        _run("sync", "--file-system", str(self.folder))  # else it may be used only after the next commit
 
     def close(self) -> None:
         self.go_on()

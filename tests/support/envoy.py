@@ -8,7 +8,7 @@ from controlplane.fleet.envoy import DataPlane, binary, bootstrap
 from controlplane.lab.fleet.site import healthy
 from support.ports import is_listening
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 240.0
 
 
 class EnvoyProcess:

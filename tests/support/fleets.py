@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from controlplane.fleet.nats_cluster import ClusterServer, LocalCluster
+from controlplane.lab.fleet.nats_cluster import ClusterServer, LocalCluster
 from support.daemon_process import eventually
 from support.ports import free_port, is_listening
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 240.0
 _LISTENING = re.compile(r"Listening for client connections on \S+:(\d+)")
 
 

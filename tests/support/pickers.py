@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from controlplane.core.commands import Admit, Place
-from controlplane.core.events import Event
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Admit, Place
+from controlplane.core.model.events import Event
+from controlplane.core.model.types import seconds
 from controlplane.fleet._generated import ext_proc_pb2 as ext_proc
 from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.messages import SERVICE

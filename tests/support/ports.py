@@ -2,7 +2,7 @@
 
 import socket
 
-from controlplane.shell.ports import free_ports
+from controlplane.daemon.process.ports import free_ports
 
 
 def free_port() -> int:

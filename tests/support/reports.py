@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controlplane.core.events import Event
+from controlplane.core.model.events import Event
 from controlplane.emit.tool_reporter import ToolReporter
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.events import Event, FirstToken, TurnEnded, TurnSubmitted
+from controlplane.core.model.events import Event, FirstToken, TurnEnded, TurnSubmitted
 
 Messages = list[dict[str, Any]]
 

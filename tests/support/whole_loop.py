@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.progress import Display, ReplayProgress
 from controlplane.lab.load.replay import replay
@@ -17,8 +19,8 @@ from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import Trace
-from controlplane.wire.endpoint import resolve_url
-from controlplane.wire.roles import BusRole
+from controlplane.transport.endpoint import resolve_url
+from controlplane.transport.roles import BusRole
 from support.daemon_process import NODE, TIMEOUT_S, DaemonProcess
 
 TIME_SCALE = 30.0
@@ -50,12 +52,17 @@ class Loop:
         time_scale: float = TIME_SCALE,
         engine: Sequence[str] = (),
         daemon: Sequence[str] = (),
+        logs: Path | None = None,
+        files: int = 0,
     ) -> None:
+        """``logs``: where they are written if not in ``folder``, the state directory. ``files``: as a daemon's."""
         self.folder, self.rate, self.time_scale = folder, rate, time_scale
+        self.logs = logs or folder
         self._engine = ("--pool-tokens", str(pool_tokens), *engine)
         self.record = folder / "run.jsonl"
         arguments = ("--preset", preset, "--time-scale", f"{time_scale:g}", "--record", str(self.record))
-        self.daemon = DaemonProcess(folder, *arguments, *daemon)
+        self.daemon = DaemonProcess(folder, *arguments, *daemon, files=files)
+        self.daemon.log_path = self.logs / "daemon.log"
         self.double: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -77,13 +84,27 @@ class Loop:
             "64",
         ]
         command += self._engine
-        log = self.folder / "double.log"
+        log = self.logs / "double.log"
         with log.open("w") as output:
             self.double = subprocess.Popen(command, stderr=output)
         self.until(lambda: "listens on" in log.read_text(), "the engine double did not start")
         found = re.search(r"listens on (\S+)", log.read_text())
         assert found is not None
         self.url = found.group(1)
+
+    def kill_engine(self) -> None:
+        assert self.double is not None
+        self.double.kill()
+        self.double.wait()
+
+    @property
+    def engine_has_ended(self) -> bool:
+        return self.double is not None and self.double.poll() is not None
+
+    def engine_processes(self) -> dict[str, psutil.Process]:
+        """What the engine consists of, by what each does."""
+        assert self.double is not None
+        return {"server": psutil.Process(self.double.pid)}
 
     @staticmethod
     def until(holds: Callable[[], bool], complaint: str) -> None:

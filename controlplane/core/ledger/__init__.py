@@ -2,41 +2,52 @@
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
 and none behind it: publishers, accounts and programs, tools and gates, runs, turns, engines, holdings. What a
-snapshot holds is what they declare as ``kept``.
+snapshot holds is what they declare as ``persisted``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from controlplane.core import events as ev
-from controlplane.core.commands import Numbering
-from controlplane.core.estimate import Estimates
-from controlplane.core.ledger import kept as keeping
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.ledger import persisted as persistence
 from controlplane.core.ledger.accounts import Accounts
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
-from controlplane.core.ledger.holdings import Holdings
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs
+from controlplane.core.ledger.publisher_states import PublisherStates
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.ledger.turns import Turns
-from controlplane.core.steps import Steps, run
-from controlplane.core.types import seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.commands import Numbering
+from controlplane.core.model.steps import Steps, run
+from controlplane.core.model.types import seconds
 
 _FORGET_ENDED_AFTER_NS = seconds(60)
+_NOUNS: dict[str, type[Any]] = {
+    "publishers": Publishers,
+    "accounts": Accounts,
+    "programs": Programs,
+    "tools": Tools,
+    "gates": Gates,
+    "runs": Runs,
+    "turns": Turns,
+    "engines": Engines,
+    "publisher_states": PublisherStates,
+}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ledger:
-    """Programs, turns and tools as the events tell them; ``kept_before``: what a snapshot held of another one."""
+    """Programs, turns and tools as the events tell them; ``snapshot``: what a snapshot held of another one."""
 
-    kept_before: InitVar[Mapping[str, Any]] = MappingProxyType({})
-    estimates: Estimates = kept(Estimates)
-    commands: Numbering = kept(Numbering)
+    snapshot: InitVar[Mapping[str, Any]] = MappingProxyType({})
+    estimates: Estimates = persisted(Estimates)
+    commands: Numbering = persisted(Numbering)
     publishers: Publishers = field(init=False)
     accounts: Accounts = field(init=False)
     programs: Programs = field(init=False)
@@ -45,38 +56,17 @@ class Ledger:
     runs: Runs = field(init=False)
     turns: Turns = field(init=False)
     engines: Engines = field(init=False)
-    holdings: Holdings = field(init=False)
+    publisher_states: PublisherStates = field(init=False)
     handlers: dict[type[ev.Event], Callable[[Any, int], Steps[None] | None]] = field(init=False, repr=False)
 
-    def __post_init__(self, kept_before: Mapping[str, Any]) -> None:
-        def of(noun: type) -> dict[str, Any]:
-            return keeping.given(noun, kept_before)
-
-        for name, value in of(Ledger).items():
+    def __post_init__(self, snapshot: Mapping[str, Any]) -> None:
+        for name, value in persistence.restore_kwargs(Ledger, snapshot).items():
             setattr(self, name, value)
-        self.publishers = Publishers(**of(Publishers))
-        self.accounts = Accounts(**of(Accounts))
-        self.programs = Programs(estimates=self.estimates, accounts=self.accounts, **of(Programs))
-        self.tools = Tools(publishers=self.publishers, programs=self.programs, **of(Tools))
-        self.gates = Gates(programs=self.programs, **of(Gates))
-        self.runs = Runs(programs=self.programs, tools=self.tools, gates=self.gates, **of(Runs))
-        self.turns = Turns(
-            publishers=self.publishers, programs=self.programs, gates=self.gates, runs=self.runs, **of(Turns)
-        )
-        self.engines = Engines(
-            publishers=self.publishers, programs=self.programs, gates=self.gates, turns=self.turns, **of(Engines)
-        )
-        self.holdings = Holdings(
-            commands=self.commands,
-            publishers=self.publishers,
-            programs=self.programs,
-            tools=self.tools,
-            gates=self.gates,
-            runs=self.runs,
-            turns=self.turns,
-            engines=self.engines,
-            **of(Holdings),
-        )
+        made: dict[str, Any] = {"estimates": self.estimates, "commands": self.commands}
+        for name, noun in _NOUNS.items():  # each is given those before it that it has fields for
+            needs = {each.name: made[each.name] for each in fields(noun) if each.name in made}
+            made[name] = noun(**needs, **persistence.restore_kwargs(noun, snapshot))
+            setattr(self, name, made[name])
         self.handlers = {
             ev.ProgramArrived: self.runs.program_arrived,
             ev.ProgramEnded: self.runs.program_ended,
@@ -97,9 +87,9 @@ class Ledger:
             ev.PinReclaimed: self.engines.pin_reclaimed,
             ev.CommandApplied: self.engines.command_applied,
             ev.CommandRejected: self.engines.command_rejected,
-            ev.PublisherState: self.holdings.publisher_state,
+            ev.PublisherState: self.publisher_states.publisher_state,
             ev.OperatorOrders: self.runs.operator_orders,
-            ev.EnginesListed: self.holdings.engines_listed,
+            ev.EnginesListed: self.publisher_states.engines_listed,
         }
 
     def apply(self, event: ev.Event, now_ns: int) -> bool:
@@ -108,7 +98,7 @@ class Ledger:
 
     def applying(self, event: ev.Event, now_ns: int) -> Steps[bool]:
         """``apply``, with pauses where it may take long."""
-        if event.sequence > 0 and not (yield from self.holdings.is_new(event, now_ns)):
+        if event.sequence > 0 and not (yield from self.publisher_states.is_new(event, now_ns)):
             return False
         self.publishers.counts.applied += 1
         self.publishers.lateness.note(event.publisher, event.at_ns, now_ns)
@@ -123,14 +113,15 @@ class Ledger:
         self.publishers.forget_early_ends(horizon_ns)
 
     def records(self) -> dict[str, Any]:
-        """What a snapshot holds: with it as ``kept_before`` a ledger goes on where this one is."""
-        return {name: value for noun in self._nouns() for name, value in keeping.values(noun).items()}
+        """What a snapshot holds: with it as ``snapshot`` a ledger goes on where this one is."""
+        return {name: value for noun in self._nouns() for name, value in persistence.values(noun).items()}
 
     def _nouns(self) -> Iterator[object]:
-        yield from (self, self.publishers, self.accounts, self.programs, self.tools, self.gates, self.runs)
-        yield from (self.turns, self.engines, self.holdings)
+        yield self
+        for name in _NOUNS:
+            yield getattr(self, name)
 
 
-NOUNS = (Ledger, Publishers, Accounts, Programs, Tools, Gates, Runs, Turns, Engines, Holdings)
-RECORDS = {name: declared for noun in NOUNS for name, declared in keeping.types(noun).items()}
+_EVERY: tuple[type[Any], ...] = (Ledger, *_NOUNS.values())
+RECORDS = {name: declared for noun in _EVERY for name, declared in persistence.types(noun).items()}
 """By the names in a snapshot: the type of what is kept, and what makes its first value."""

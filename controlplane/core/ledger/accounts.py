@@ -10,9 +10,9 @@ Where we deviate: what was predicted when a program was let in is a pledge only,
 
 from dataclasses import dataclass, field
 
-from controlplane.core.ledger.kept import kept
-from controlplane.core.tenants import DEFAULT_TENANT, Tenancy
-from controlplane.core.types import NANOSECONDS_PER_SECOND, Program, seconds
+from controlplane.core.ledger.persisted import persisted
+from controlplane.core.model.tenancy import DEFAULT_TENANT, Tenancy
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Program, seconds
 
 _MOST_STOPPED = 16_384  # runs that were stopped and may ask again; whichever was stopped first is forgotten
 
@@ -38,11 +38,11 @@ class Use:
 class Accounts:
     """Every tenant's account, by name. ``tenancy`` is the configuration's, and no snapshot's."""
 
-    by_tenant: dict[str, Use] = kept(dict, "tenants")
-    stopped: dict[str, str] = kept(dict)  # runs beyond their budget, and why
-    overspent: dict[str, str] = kept(dict)  # those of which nobody was told yet
-    unanswered: dict[str, None] = kept(dict)  # programs of stopped runs that ask again
-    counts_runs: bool = kept(bool)  # some client has told a budget of its run
+    by_tenant: dict[str, Use] = persisted(dict, "tenants")
+    stopped: dict[str, str] = persisted(dict)  # runs beyond their budget, and why
+    overspent: dict[str, str] = persisted(dict)  # those of which nobody was told yet
+    unanswered: dict[str, None] = persisted(dict)  # programs of stopped runs that ask again
+    counts_runs: bool = persisted(bool)  # some client has told a budget of its run
     tenancy: Tenancy = field(default_factory=Tenancy)
     spent_now: dict[str, str] = field(default_factory=dict)  # tenants whose budget is, and why, as of the last tick
 
@@ -53,15 +53,12 @@ class Accounts:
 
     @property
     def has_budgets(self) -> bool:
-        """Whether somebody may hold no more than so much memory for so long."""
         return self.counts_runs or self.tenancy.has_budgets
 
     def of(self, tenant: str) -> Use:
-        """The account of that tenant."""
-        use = self.by_tenant.get(tenant)
-        if use is None:
-            use = self.by_tenant[tenant] = Use()
-        return use
+        if tenant not in self.by_tenant:
+            self.by_tenant[tenant] = Use()
+        return self.by_tenant[tenant]
 
     def virtual_time(self, tenant: str) -> float:
         """What the tenant has had, and what its programs are expected to hold yet, for each unit of weight."""
@@ -94,7 +91,6 @@ class Accounts:
         self._look_at(root)
 
     def turn(self, root: Program, now_ns: int) -> None:
-        """An engine took a turn of the run."""
         use = self._in_window(root.payer, now_ns)
         use.turns += 1
         use.window_turns += 1
@@ -144,20 +140,22 @@ class Accounts:
 
     def spent(self, tenant: str, now_ns: int) -> str:
         """Which of the tenant's budgets is spent in the window that lasts, in words; empty: none is."""
-        told, use = self.tenancy.of(tenant), self.by_tenant.get(tenant)
+        limits, use = self.tenancy.of(tenant), self.by_tenant.get(tenant)
         if use is None or now_ns >= use.window_ends_ns:
             return ""
-        if told.kv_token_s and use.window_kv_token_s >= told.kv_token_s:
-            return f"tenant {tenant} has spent its {told.kv_token_s:,.0f} KV token-seconds in {told.window_s:g} s"
-        if told.turns and use.window_turns >= told.turns:
-            return f"tenant {tenant} has spent its {told.turns:,} turns in {told.window_s:g} s"
+        if limits.kv_token_s and use.window_kv_token_s >= limits.kv_token_s:
+            return (
+                f"tenant {tenant} has spent its {limits.kv_token_s:,.0f} KV token-seconds in {limits.window_s:g} s"
+            )
+        if limits.turns and use.window_turns >= limits.turns:
+            return f"tenant {tenant} has spent its {limits.turns:,} turns in {limits.window_s:g} s"
         return ""
 
     def budget(self, root: Program) -> tuple[int, float]:
         """Turns and KV token-seconds that the run may have with its children; 0: any number."""
-        told = self.tenancy.of(root.payer)
-        turns = _least(told.program_turns, root.budget_turns)
-        return int(turns), _least(told.program_kv_token_s, root.budget_kv_token_s)
+        limits = self.tenancy.of(root.payer)
+        turns = _least(limits.program_turns, root.budget_turns)
+        return int(turns), _least(limits.program_kv_token_s, root.budget_kv_token_s)
 
     def _look_at(self, root: Program) -> None:
         """Whether the run has spent its budget: its tenant's, or less where its client said so."""

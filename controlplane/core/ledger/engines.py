@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
-from controlplane.core import events as ev
-from controlplane.core.events import place_of, stands_before
 from controlplane.core.ledger.gates import Gates
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Charges, Programs
 from controlplane.core.ledger.publishers import Publishers
-from controlplane.core.ledger.turns import Load, Turns
-from controlplane.core.types import Replica, Status, Tier
+from controlplane.core.ledger.turns import EngineLoad, Turns
+from controlplane.core.model import events as ev
+from controlplane.core.model.events import place_of, stands_before
+from controlplane.core.model.types import Replica, Status, Tier
 
 _MOST_MOVING = 4096
 _MOST_GATES = 256
@@ -27,7 +27,7 @@ _BLOCKS = (
 _SUMMED = (*_BLOCKS, "turns_running", "turns_waiting")
 
 
-def _nobody_lists() -> dict[str, bool] | None:
+def _no_listing() -> dict[str, bool] | None:
     """A node's daemon takes each engine that tells of itself."""
     return None
 
@@ -42,12 +42,12 @@ class Summed:
     """Each of several engines with what was placed on it, by name in their order, and the sums it was made of.
 
     ``lent``: those who lend their room are counted too. ``placed_blocks``: what all of them are charged with
-    together, of ``charged_blocks`` each. Made, and made anew, by ``core.outlook``.
+    together, of ``charged_blocks`` each. Made, and made anew, by ``scheduling.demand``.
     """
 
     made_of: tuple[int, int] = (-1, -1)  # the count of ``Engines.changes``, and the prefix that all share
     charges: Charges | None = None
-    load: Load | None = None
+    load: EngineLoad | None = None
     plain: dict[str, Replica] = field(default_factory=dict)
     lent: dict[str, Replica] = field(default_factory=dict)
     charged_blocks: dict[str, int] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class Engines:
     programs: Programs
     gates: Gates
     turns: Turns
-    pools: dict[str, ev.PoolSampled] = kept(dict)  # by place of the engine: its latest
-    retractions: dict[str, int] = kept(dict)  # by publisher: the last total it reported
-    moving: dict[int, Tier] = kept(dict)  # by command_id: where its KV will be once it is applied
-    listed: dict[str, bool] | None = kept(_nobody_lists)  # a fleet's, as ``_listing`` has them
+    pools: dict[str, ev.PoolSampled] = persisted(dict)  # by place of the engine: its latest
+    retractions: dict[str, int] = persisted(dict)  # by publisher: the last total it reported
+    moving: dict[int, Tier] = persisted(dict)  # by command_id: where its KV will be once it is applied
+    listed: dict[str, bool] | None = persisted(_no_listing)  # a fleet's, as ``_listing`` has them
     pool: ev.PoolSampled | None = field(init=False)  # what all have together
     counted: dict[str, ev.PoolSampled] = field(default_factory=dict)  # by place, as they are summed up in it
-    touched: set[str] = field(default_factory=set)  # places of samples: ``outlook`` takes them
+    touched: set[str] = field(default_factory=set)  # places of samples: ``demand`` takes them
     summed: Summed = field(default_factory=Summed)
     known_behind: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)  # by gate, at such a count
     changes: int = 0  # counts what came, went, or takes programs no more, or again
@@ -79,7 +79,6 @@ class Engines:
     # What others read
 
     def takes(self, place: str) -> bool:
-        """Whether programs may be placed on the engine there."""
         return self.listed is None or self.listed.get(place, False)
 
     def behind(self, gate: str) -> Sequence[str]:
@@ -114,9 +113,9 @@ class Engines:
         sample = in_blocks_of(event, self.programs.estimates.block_tokens)
         known, self.pools[place] = self.pools.get(place), sample
         if known is None:
-            self._hear_pools()
+            self._update_pools()
         else:
-            self._hear_again(place, sample)
+            self._update_sample(place, sample)
 
     def command_applied(self, event: ev.CommandApplied, now_ns: int) -> None:
         self.publishers.counts.commands_applied += 1
@@ -164,17 +163,17 @@ class Engines:
         if len(self.moving) > _MOST_MOVING:
             del self.moving[next(iter(self.moving))]
 
-    def lose(self, place: str) -> None:
+    def handle_loss(self, place: str) -> None:
         """The engine there is gone, and its memory with it, unless it is the last that was known.
 
-        Its programs keep their slots, and their place in the queue: they are placed again (docs/adr/0051).
+        Its programs keep their slots, and their place in the queue: they are placed again (docs/adr/0049).
         """
         if place not in self.pools or (len(self.pools) == 1 and self.listed is None):
             return
         if len(self.pools) > 1:  # of the last one it stays known what it had: nobody is let in by guesses
             del self.pools[place]
             self.turns.block_tokens.pop(place, None)
-            self._hear_pools()
+            self._update_pools()
         self.forget_contexts(place)
         self.programs.leave(place)
 
@@ -184,10 +183,9 @@ class Engines:
         for place in draining:
             if before is None or before.get(place, True):
                 self.programs.leave(place, gone=False)
-        self._hear_pools()
+        self._update_pools()
 
     def lists(self, serving: Iterable[str], draining: Iterable[str]) -> bool:
-        """Whether a fleet has these and no others, as far as was told."""
         return self.listed == _listing(serving, draining)
 
     def forget_contexts(self, replica: str) -> None:
@@ -197,13 +195,13 @@ class Engines:
                 program.retained_until_ns = 0
                 program.kv_tier = Tier.NONE
 
-    def _hear_pools(self) -> None:
+    def _update_pools(self) -> None:
         """An engine came or went: sum up anew what all engines have, and what each is charged with."""
         self._sum_up()
         if self.programs.charges.several != self.are_several:
             self._recount()
 
-    def _hear_again(self, place: str, event: ev.PoolSampled) -> None:
+    def _update_sample(self, place: str, event: ev.PoolSampled) -> None:
         """A sample of an engine that is known: of very many engines only that one is summed up anew."""
         before, together = self.counted.get(place), self.pool
         self.touched.add(place)

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from controlplane.core import events as ev
 from controlplane.core.ledger.index import Index
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
-from controlplane.core.types import Program, Status
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Program, Status
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class HeldTurn:
     """A turn that the gate holds."""
 
     program_id: str
@@ -24,8 +24,8 @@ class Gates:
     """What is held, by ``turn_id``."""
 
     programs: Programs
-    held: dict[str, Held] = kept(dict)
-    refused: dict[str, int] = kept(dict)  # turns that left unserved, by code
+    held: dict[str, HeldTurn] = persisted(dict)
+    refused: dict[str, int] = persisted(dict)  # turns that left unserved, by code
     held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
     own: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by program
     by_publisher: Index = field(default_factory=Index)  # turn_ids
@@ -36,8 +36,7 @@ class Gates:
             self.own.setdefault(held.program_id, {})[turn_id] = None
             self.by_publisher.add(held.publisher, turn_id)
 
-    def hold(self, turn_id: str, held: Held, root: Program, now_ns: int) -> None:
-        """A turn begins to wait at the gate."""
+    def hold(self, turn_id: str, held: HeldTurn, root: Program, now_ns: int) -> None:
         self.held[turn_id] = held
         self.by_publisher.add(held.publisher, turn_id)
         self.held_of.setdefault(root.program_id, {})[turn_id] = None
@@ -66,8 +65,7 @@ class Gates:
         code = event.code if event.code in ev.REFUSALS else "other"
         self.refused[code] = self.refused.get(code, 0) + event.turns
 
-    def of(self, program: Program) -> list[tuple[str, Held]]:
-        """The program's own turns that are held."""
+    def of(self, program: Program) -> list[tuple[str, HeldTurn]]:
         return [(turn_id, self.held[turn_id]) for turn_id in self.own.get(program.program_id, ())]
 
     def guessed(self, root_id: str) -> list[str]:

@@ -1,5 +1,6 @@
-"""Keys by their owner, so that what belongs to one is found without a look at what belongs to all."""
+"""Keys and counts by their owner, so that what belongs to one is found without a look at what belongs to all."""
 
+from collections import Counter
 from collections.abc import Collection
 
 
@@ -7,11 +8,9 @@ class Index(dict[str, dict[str, None]]):
     """An owner's keys, in the order in which they came, as many as their table has. Who has none is not in it."""
 
     def add(self, owner: str, key: str) -> None:
-        """The owner has this key, too."""
         self.setdefault(owner, {})[key] = None
 
     def drop(self, owner: str, key: str) -> None:
-        """The owner has it no more, if it had it."""
         keys = self.get(owner)
         if keys is not None:
             keys.pop(key, None)
@@ -21,3 +20,12 @@ class Index(dict[str, dict[str, None]]):
     def of(self, owner: str) -> Collection[str]:
         """Its keys. Who changes the index while he goes through them takes a list."""
         return self.get(owner, ())
+
+
+class Tally(Counter[str]):
+    """As a ``Counter``, but a name whose count is 0 is not remembered."""
+
+    def add(self, name: str, by: int) -> None:
+        self[name] += by
+        if not self[name]:
+            del self[name]

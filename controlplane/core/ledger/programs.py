@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from controlplane.core.estimate import Estimates
+from controlplane.core.estimators.workload import Estimates
 from controlplane.core.ledger.accounts import Accounts, payer_of
-from controlplane.core.ledger.index import Index
-from controlplane.core.ledger.kept import kept
-from controlplane.core.lifecycle import Trigger, next_status
-from controlplane.core.tally import Tally
-from controlplane.core.tenants import Tenancy
-from controlplane.core.types import Program, Status, Tier
+from controlplane.core.ledger.index import Index, Tally
+from controlplane.core.ledger.persisted import persisted
+from controlplane.core.model.lifecycle import Trigger, next_status
+from controlplane.core.model.tenancy import Tenancy
+from controlplane.core.model.types import Program, Status, Tier
+
+_MOST_CHILDREN = 4096  # of one root, whose end is theirs, at once; whoever comes beyond is a root of its own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,9 +34,7 @@ class Charges:
     placed_blocks: Tally = field(default_factory=Tally)
     placed: Tally = field(default_factory=Tally)
     placed_lent_blocks: Tally = field(default_factory=Tally)
-    touched: set[str] = field(
-        default_factory=set, compare=False
-    )  # places whose sums changed: ``outlook`` takes them
+    touched: set[str] = field(default_factory=set, compare=False)  # places whose sums changed, for ``demand``
 
     @classmethod
     def of(cls, programs: Mapping[str, Program], *, several: bool) -> "Charges":
@@ -59,13 +58,11 @@ class Charges:
         """Add to what an active program takes beside the shared prefix."""
         if program.lends:
             self.lent_blocks += blocks
-            if self.several:
-                self.placed_lent_blocks.add(program.replica, blocks)
-                self.touched.add(program.replica)
-            return
-        self.demand_blocks += blocks
+        else:
+            self.demand_blocks += blocks
         if self.several:
-            self.placed_blocks.add(program.replica, blocks)
+            placed = self.placed_lent_blocks if program.lends else self.placed_blocks
+            placed.add(program.replica, blocks)
             self.touched.add(program.replica)
 
     def demanded_of(self, place: str, shared_blocks: int, more: int = 0) -> int:
@@ -78,17 +75,17 @@ class Programs:
     """Every program that was told of and is not forgotten, by its name."""
 
     estimates: Estimates
-    by_name: dict[str, Program] = kept(dict, "programs")
-    queue: dict[str, None] = kept(dict)  # waiting roots, in the order in which they began to
-    unasked: dict[str, None] = kept(dict)  # roots that hold a slot which nobody granted
-    gated: bool = kept(bool)  # the last turn without a grant was held at a gate, and did not just run
-    active_changes: int = kept(int)  # counts who came and went
-    ordered_held: dict[str, None] = kept(dict)  # roots that an operator holds
-    draining: bool = kept(bool)  # an operator wants nobody to be let in
-    moves: int = kept(int)  # from one engine to another, of all programs there ever were
+    by_name: dict[str, Program] = persisted(dict, "programs")
+    queue: dict[str, None] = persisted(dict)  # waiting roots, in the order in which they began to
+    unasked: dict[str, None] = persisted(dict)  # roots that hold a slot which nobody granted
+    gated: bool = persisted(bool)  # the last turn without a grant was held at a gate, and did not just run
+    active_changes: int = persisted(int)  # counts who came and went
+    ordered_held: dict[str, None] = persisted(dict)  # roots that an operator holds
+    draining: bool = persisted(bool)  # an operator wants nobody to be let in
+    moves: int = persisted(int)  # from one engine to another, of all programs there ever were
     # What the next tick has to look at; kept because a snapshot may be taken before that tick.
-    askers: dict[str, None] = kept(dict)  # roots that hold a slot and have held turns
-    changed: dict[str, None] = kept(dict)  # programs that began to act, or to wait for a child
+    askers: dict[str, None] = persisted(dict)  # roots that hold a slot and have held turns
+    changed: dict[str, None] = persisted(dict)  # programs that began to act, or to wait for a child
 
     accounts: Accounts = field(default_factory=Accounts)
     active: dict[str, None] = field(default_factory=dict)
@@ -117,16 +114,19 @@ class Programs:
 
     @property
     def shared_blocks(self) -> int:
-        """The prefix that programs share, in blocks."""
         return self.estimates.blocks(self.estimates.shared_tokens.value)
 
     def children_of(self, root_id: str) -> Iterable[str]:
-        """The names of the root's children, and of theirs."""
         return self.children.get(root_id, ())
+
+    def has_place(self, root: Program, *, joining: Program | None = None) -> bool:
+        """Whether the root may have one child more, and those of the one that is ``joining``."""
+        more = 1 + len(self.children.get(joining.program_id, ())) if joining is not None else 1
+        return len(self.children.get(root.program_id, ())) + more <= _MOST_CHILDREN
 
     def root_of(self, program: Program, now_ns: int) -> Program:
         """The program that holds the slot: it outlives its own record's forgetting while children come."""
-        return program if not program.parent_id else self.heard_of(program.root_id, now_ns)
+        return program if not program.parent_id else self.get_or_create(program.root_id, now_ns)
 
     def take_changed(self, most: int) -> list[Program]:
         """The first ``most`` of the programs that began to act, or to wait for a child, and were not taken yet."""
@@ -137,7 +137,7 @@ class Programs:
 
     # What moves them
 
-    def heard_of(self, name: str, now_ns: int) -> Program:
+    def get_or_create(self, name: str, now_ns: int) -> Program:
         """The record of that name; a root's, where it has to be made."""
         program = self.by_name.get(name)
         if program is None:
@@ -163,7 +163,7 @@ class Programs:
         self.dormant[name] = None
         return program
 
-    def join(self, program: Program, parent_id: str, root: Program) -> None:
+    def reparent(self, program: Program, parent_id: str, root: Program) -> None:
         """What was a root is a child of ``parent_id`` from now on, and its children are its new root's."""
         name, active = program.program_id, program.status is Status.ACTIVE
         self._hand_over(program, root)
@@ -177,7 +177,7 @@ class Programs:
         for child in family:
             self.by_name[child].root_id = root.program_id
 
-    def part(self, program: Program) -> None:
+    def detach(self, program: Program) -> None:
         """What was a child, and has ended, is nobody's any more."""
         siblings = self.children[program.root_id]
         del siblings[program.program_id]
@@ -186,11 +186,10 @@ class Programs:
         program.parent_id, program.root_id = "", program.program_id
 
     def forget(self, program: Program) -> None:
-        """The program is known no more."""
         del self.by_name[program.program_id]
         self.accused.drop(program.accused, program.program_id)
         if program.parent_id:
-            self.part(program)
+            self.detach(program)
 
     def quarantine(self, program: Program, publisher: str) -> None:
         """Decide nothing from its figures until the publisher, which contradicts what is known, tells its state."""
@@ -199,7 +198,6 @@ class Programs:
         self.accused.add(publisher, program.program_id)
 
     def acquit_all_of(self, publisher: str) -> None:
-        """What the publisher contradicted is settled."""
         for name in self.accused.pop(publisher, ()):
             program = self.by_name[name]
             program.quarantined, program.accused = False, ""
@@ -214,7 +212,7 @@ class Programs:
         self.lend(program)
         if before is Status.ENDED and program.learned_turns:
             self.estimates.turns.add(program.learned_turns, by=-1)
-            self.estimates.lives.revived(program.kind, program.learned_turns)
+            self.estimates.lives.undo_end(program.class_key, program.learned_turns)
             program.learned_turns = 0
         program.status = after
         program.ended_by_word = program.rests = False
@@ -237,13 +235,11 @@ class Programs:
         self._requeue(program)
 
     def _pause_children(self, root_id: str, now_ns: int) -> None:
-        """Who rides a slot loses it with the root."""
         for name in self.children_of(root_id):
             if self.by_name[name].status is Status.ACTIVE:
                 self.move(self.by_name[name], Trigger.PAUSE, now_ns)
 
     def queue_more(self, root: Program, turns: int, blocks: int) -> None:
-        """So many held turns more wait for the root's slot."""
         root.queued_turns += turns
         root.queued_blocks += blocks
         if root.program_id in self.queue:
@@ -282,7 +278,7 @@ class Programs:
         """The program that its turns and its memory are charged to: its root, if that is known."""
         return self.by_name.get(program.root_id, program)
 
-    def vouched_for(self, program: Program, account: str) -> None:
+    def set_account(self, program: Program, account: str) -> None:
         """Whose the program is, by the word of its gate; a child is charged to its root's tenant."""
         program.account = account
         if not program.parent_id:
@@ -298,7 +294,7 @@ class Programs:
         for name in self.children_of(root.program_id):
             self.by_name[name].payer = payer
 
-    def belong(self, tenancy: Tenancy, now_ns: int = 0) -> None:
+    def set_tenancy(self, tenancy: Tenancy, now_ns: int = 0) -> None:
         """The tenants are these from now on. What was held before is charged by the old tables, unless at 0."""
         if tenancy != self.accounts.tenancy:
             for name in self.active if now_ns else ():
@@ -377,7 +373,6 @@ class Programs:
                 self.changed[program.program_id] = None
 
     def recount(self, *, several: bool) -> None:
-        """Sum up anew what all are charged with."""
         self.charges = Charges.of(self.by_name, several=several)
 
 

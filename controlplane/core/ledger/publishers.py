@@ -7,10 +7,10 @@ something of its publisher is missing, and is a contradiction where nothing is.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controlplane.core import events as ev
-from controlplane.core.errors import RemoteEventError
-from controlplane.core.events import serves
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import RemoteEventError
+from controlplane.core.model.events import place_of, serves
 
 _MOST_GAPS = 64
 _MOST_EARLY_ENDS = 4096
@@ -27,7 +27,7 @@ class Arrival(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Sequence:
+class SequenceTracker:
     """One publisher's numbers, which count from 1. ``missing`` holds (first, last) ranges, ascending."""
 
     expected: int = 1
@@ -116,11 +116,13 @@ class Counts:
 class Publishers:
     """Who has told what."""
 
-    counts: Counts = kept(Counts)
-    sequences: dict[str, Sequence] = kept(dict)  # by publisher, the longest silent first: ``Holdings`` forgets it
+    counts: Counts = persisted(Counts)
+    sequences: dict[str, SequenceTracker] = persisted(
+        dict
+    )  # by publisher, longest silent first: ``PublisherStates`` forgets
     serving: dict[str, None] = field(default_factory=dict)  # of these the engines and gates
-    resync: dict[str, int] = kept(dict)  # publishers whose state is needed: times asked
-    early_ends: dict[str, int] = kept(dict)  # ids of turns and tool calls whose end came first, and when
+    resync: dict[str, int] = persisted(dict)  # publishers whose state is needed: times asked
+    early_ends: dict[str, int] = persisted(dict)  # ids of turns and tool calls whose end came first, and when
     lateness: Lateness = field(default_factory=Lateness)  # not kept: our own clock may be another in the next life
 
     def __post_init__(self) -> None:
@@ -144,6 +146,12 @@ class Publishers:
         self.resync[event.publisher] = 0
         return True
 
+    def doubt(self, place: str) -> None:
+        """Have whoever serves at the place asked for its state: it may hang."""
+        for publisher in self.serving:
+            if place_of(publisher) == place:
+                self.resync.setdefault(publisher, 0)
+
     def silent_ns(self, now_ns: int) -> int:
         """For how long nobody was heard; 0 if nobody ever was."""
         return max(0, now_ns - self.sequences[next(reversed(self.sequences))].heard_at_ns) if self.sequences else 0
@@ -165,7 +173,6 @@ class Publishers:
             del early[key]
 
     def forget(self, publisher: str) -> None:
-        """The publisher is gone."""
         self.sequences.pop(publisher, None)
         self.serving.pop(publisher, None)
         self.resync.pop(publisher, None)

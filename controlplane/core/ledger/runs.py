@@ -1,24 +1,24 @@
 """How the run of a program begins and ends, whose child it is, and the slot that it is granted.
 
 A program that ran by itself may turn out to be a child: announcements come in batches, and a child's first request
-may overtake its own (docs/adr/0036).
+may overtake its own (docs/adr/0021).
 """
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from controlplane.core import events as ev
-from controlplane.core.commands import Pause, ProgramCommand, Release
-from controlplane.core.events import serves
+from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.ledger.gates import Gates
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
-from controlplane.core.lifecycle import Trigger
-from controlplane.core.steps import Steps
-from controlplane.core.types import Program, Status, Tier, seconds
-from controlplane.core.usual import Usual
+from controlplane.core.model import events as ev
+from controlplane.core.model.commands import Pause, ProgramCommand, Release
+from controlplane.core.model.events import serves
+from controlplane.core.model.lifecycle import Trigger
+from controlplane.core.model.steps import Steps
+from controlplane.core.model.types import Program, Status, Tier, seconds
 
 _BETWEEN_NS = seconds(10)  # between its turns and tools, as far as they are reported, a child is silent for less
 _LIKELY = 0.5
@@ -27,7 +27,7 @@ _RESTS_NS = seconds(3600)  # that a person may think, and come back to the same 
 
 
 @dataclass(slots=True, kw_only=True)
-class Farewell:
+class PendingRelease:
     """A program that ended while gate and engine hold something for it."""
 
     reason: str
@@ -35,7 +35,7 @@ class Farewell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class PendingEnd:
     """A goodbye whose program still has running children, or may be asked again at once (``for_now``)."""
 
     reason: str
@@ -50,11 +50,11 @@ class Runs:
     programs: Programs
     tools: Tools
     gates: Gates
-    farewells: dict[str, Farewell] = kept(dict)  # ended holding a slot; nobody was told yet
-    overheld: dict[str, None] = kept(dict)  # a gate missed that their slot was taken back
-    unused: dict[str, None] = kept(dict)  # whose first turn left without having run
-    untold: dict[str, None] = kept(dict)  # children that a gate has to be told of
-    leaving: dict[str, Leaving] = kept(dict)  # programs that said goodbye, and have not ended yet
+    farewells: dict[str, PendingRelease] = persisted(dict)  # ended holding a slot; nobody was told yet
+    overheld: dict[str, None] = persisted(dict)  # a gate missed that their slot was taken back
+    unused: dict[str, None] = persisted(dict)  # whose first turn left without having run
+    untold: dict[str, None] = persisted(dict)  # children that a gate has to be told of
+    leaving: dict[str, PendingEnd] = persisted(dict)  # programs that said goodbye, and have not ended yet
     _ended: deque[tuple[int, str]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Runs:
 
     def program_arrived(self, event: ev.ProgramArrived, now_ns: int) -> None:
         self._begin_anew(event, now_ns)
-        program = self.introduced(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+        program = self.get_or_create_child(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
         if not program.parent_id or serves(event.publisher):
             return  # what a gate or an engine knows of children, gates know
         self.untold[program.program_id] = None
@@ -80,32 +80,32 @@ class Runs:
         if known is None or not known.parent_id or known.status is not Status.ENDED:
             return
         if parent is None or programs.root_of(parent, now_ns).program_id != known.root_id:
-            programs.part(known)
+            programs.detach(known)
 
     def program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
-        program = self.programs.heard_of(event.program_id, now_ns)  # a gate may yet tell of a grant that we forgot
+        program = self.programs.get_or_create(event.program_id, now_ns)  # a gate may tell of a grant that we forgot
         reason = event.reason or "its run ended"
         if event.for_now:
             for key in self.tools.detached_of(program):
                 self.tools.drop(key, now_ns)
-        waits = event.for_now or (not event.with_children and self.family_runs(program, now_ns, by_word=True))
+        waits = event.for_now or (not event.with_children and self.family_runs(program, now_ns, explicit=True))
         if waits and program.status is not Status.ENDED:
-            self.leaving[program.program_id] = Leaving(reason=reason, for_now=event.for_now, since_ns=now_ns)
+            self.leaving[program.program_id] = PendingEnd(reason=reason, for_now=event.for_now, since_ns=now_ns)
         elif not event.for_now:
-            self.end_by_word(program, now_ns, reason)
+            self.end_explicitly(program, now_ns, reason)
         elif not program.ended_by_word:  # silence was quicker than its word
             program.rests = True
 
-    def end_by_word(self, program: Program, now_ns: int, reason: str) -> None:
+    def end_explicitly(self, program: Program, now_ns: int, reason: str) -> None:
         """Its agent said that the run is over; its children have ended with it."""
         self.end(program, now_ns, reason)
         for name in (program.program_id, *self.programs.children_of(program.program_id)):
             self.programs.by_name[name].ended_by_word = True
 
-    def family_runs(self, root: Program, now_ns: int, *, by_word: bool = False) -> bool:
+    def family_runs(self, root: Program, now_ns: int, *, explicit: bool = False) -> bool:
         """Whether a child runs: it has a turn or a tool, had one just now, or is likely to come back.
 
-        ``by_word``: its root will not come back, so that what is only likely does not count.
+        ``explicit``: its root will not come back, so that what is only likely does not count.
         """
         if self._has_busy_child(root):
             return True
@@ -113,7 +113,7 @@ class Runs:
         chance = self.programs.estimates.chance_of_return
         between = [c for c in family if c.status is Status.ACTIVE and c.gap_since_ns and not c.called_nothing]
         return any(
-            now_ns - child.idle_since_ns < _BETWEEN_NS or (not by_word and chance(child, now_ns) >= _LIKELY)
+            now_ns - child.idle_since_ns < _BETWEEN_NS or (not explicit and chance(child, now_ns) >= _LIKELY)
             for child in between
         )
 
@@ -129,11 +129,11 @@ class Runs:
             elif program.status is Status.ENDED:  # from silence
                 del self.leaving[name]
                 program.rests = goodbye.for_now and not program.ended_by_word
-            elif self.family_runs(program, now_ns, by_word=not goodbye.for_now):
+            elif self.family_runs(program, now_ns, explicit=not goodbye.for_now):
                 continue
             elif not goodbye.for_now:
                 del self.leaving[name]
-                self.end_by_word(program, now_ns, goodbye.reason)
+                self.end_explicitly(program, now_ns, goodbye.reason)
             elif program.open_turns or program.open_tools or program.queued_turns:
                 continue
             elif now_ns - max(goodbye.since_ns, program.idle_since_ns, program.gap_since_ns) >= stays_ns:
@@ -152,6 +152,7 @@ class Runs:
         if not program.turn_index:
             self.unused[program.program_id] = None
         elif not (program.open_turns or program.queued_turns):
+            program.gap_unanswered = program.gap_unanswered or not program.gap_since_ns
             program.gap_since_ns = program.gap_since_ns or now_ns  # it goes on as after any turn
 
     def operator_orders(self, event: ev.OperatorOrders, now_ns: int) -> None:
@@ -160,7 +161,7 @@ class Runs:
 
     # Who it is
 
-    def introduced(self, name: str, now_ns: int, *, parent_id: str, tenant: str = "") -> Program:
+    def get_or_create_child(self, name: str, now_ns: int, *, parent_id: str, tenant: str = "") -> Program:
         """The record of that name, whose parent may be told."""
         programs = self.programs
         program = programs.by_name.get(name)
@@ -171,26 +172,30 @@ class Runs:
             return program
         root_id = ""
         if parent_id and parent_id != name:
-            root = programs.root_of(programs.heard_of(parent_id, now_ns), now_ns)
-            root_id = "" if _are_strangers(tenant, root.tenant) else root.program_id
+            root = programs.root_of(programs.get_or_create(parent_id, now_ns), now_ns)
+            joins = programs.has_place(root) and not _are_strangers(tenant, root.tenant)
+            root_id = root.program_id if joins else ""
         return programs.make(name, now_ns, tenant=tenant, parent_id=parent_id, root_id=root_id)
 
     def adopt(self, program: Program, parent_id: str, tenant: str, now_ns: int) -> None:
         """Make a root a child of ``parent_id``: its held turns, its children and its slot go over to its new root.
 
-        Not where that is itself, or a stranger's; nor if it runs and its parent has ended, whom that would revive.
+        Not where that is itself, a stranger's, or full; nor if it runs and its parent has ended, whom that would
+        revive.
         """
         programs, held_of = self.programs, self.gates.held_of
-        root = programs.root_of(programs.heard_of(parent_id, now_ns), now_ns)
+        root = programs.root_of(programs.get_or_create(parent_id, now_ns), now_ns)
         active, ended = program.status is Status.ACTIVE, root.status is Status.ENDED
         if root is program or _are_strangers(tenant, root.tenant) or (active and ended):
+            return
+        if not programs.has_place(root, joining=program):
             return
         name, since_ns = program.program_id, program.queued_at_ns
         turns, blocks, held = program.queued_turns, program.queued_blocks, held_of.pop(name, {})
         programs.queue_more(program, -turns, -blocks)
         program.queued_at_ns = 0
         programs.askers.pop(name, None)
-        programs.join(program, parent_id, root)
+        programs.reparent(program, parent_id, root)
         was_unasked = name in programs.unasked
         programs.unasked.pop(name, None)
         if active and root.status is not Status.ACTIVE:
@@ -219,7 +224,7 @@ class Runs:
             return
         blocks, accounts = program.kv_blocks, self.programs.accounts
         if accounts.on and program.status is not Status.ACTIVE and not program.parent_id:
-            accounts.pledge(program, Usual(self.programs.estimates).token_s(program))
+            accounts.pledge(program, ProgramForecaster(self.programs.estimates).token_s(program))
         for turn_id, held in self.gates.of(program):
             blocks = max(blocks, held.blocks)
             self.gates.let_go(turn_id, now_ns)
@@ -237,7 +242,7 @@ class Runs:
                 self._learn_from(program)
         if program.status is Status.ACTIVE:
             pinned = program.retained_until_ns > now_ns
-            self.farewells[program.program_id] = Farewell(reason=reason, pinned=pinned)
+            self.farewells[program.program_id] = PendingRelease(reason=reason, pinned=pinned)
         if not program.parent_id:
             for name in self.programs.children_of(program.program_id):
                 self.end(self.programs.by_name[name], now_ns, f"its root ended: {reason}")
@@ -250,7 +255,7 @@ class Runs:
         program.learned_turns = program.turn_index
         estimates.turns.add(program.turn_index)
         estimates.lives.ended(
-            program.kind,
+            program.class_key,
             program.turn_index,
             expected_tokens=program.expected_tokens,
             actual_tokens=program.peak_tokens,
@@ -281,14 +286,14 @@ class Runs:
             else:
                 programs.forget(program)
 
-    def farewells_due(self) -> Iterator[ProgramCommand]:
+    def releases_due(self) -> Iterator[ProgramCommand]:
         """What tells gates and engines, once, of slots that are over. Who came back at once keeps what it has."""
         programs = self.programs.by_name
-        for name, farewell in self.farewells.items():
+        for name, release in self.farewells.items():
             if programs[name].status is Status.ACTIVE:
                 continue
-            yield Pause(program_id=name, reason=f"ended: {farewell.reason}")
-            if farewell.pinned:
+            yield Pause(program_id=name, reason=f"ended: {release.reason}")
+            if release.pinned:
                 yield Release(program_id=name, reason="ended")
         self.farewells.clear()
         for name in self.overheld:  # their turns would pass until the grant's lease ends

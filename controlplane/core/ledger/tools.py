@@ -9,13 +9,13 @@ already, or whose end came first, changes nothing.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from controlplane.core import events as ev
-from controlplane.core.commands import CancelEnvironment, Command, PrepareEnvironment
 from controlplane.core.ledger.index import Index
-from controlplane.core.ledger.kept import kept
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
-from controlplane.core.types import Program, Status, seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.commands import CancelEnvironment, Command, PrepareEnvironment
+from controlplane.core.model.types import Program, Status, seconds
 
 _OVERTAKEN_NS = seconds(5)  # one process may overtake another by so much; later it is another call of that id
 _MOST_OF_ONE = 1024  # open calls of a program, and
@@ -60,11 +60,11 @@ class Tools:
 
     publishers: Publishers
     programs: Programs
-    calls: dict[str, ToolCall] = kept(dict, "tools")
-    queue: dict[str, None] = kept(dict, "tool_queue")  # keys of calls that wait for a slot of the host
-    environments: dict[str, Environment] = kept(dict)  # wanted, by program, until it is let in
+    calls: dict[str, ToolCall] = persisted(dict, "tools")
+    queue: dict[str, None] = persisted(dict, "tool_queue")  # keys of calls that wait for a slot of the host
+    environments: dict[str, Environment] = persisted(dict)  # wanted, by program, until it is let in
     wanted_by: Index = field(default_factory=Index)  # programs whose environments are, by publisher
-    host: ev.HostSampled | None = kept(lambda: None)  # its latest sample
+    host: ev.HostSampled | None = persisted(lambda: None)  # its latest sample
     active: int = 0  # calls that load the host
     waiting: int = 0  # calls that wait for a slot of it
     keys_of: Index = field(default_factory=Index)  # keys
@@ -101,10 +101,10 @@ class Tools:
             self.let_start(key)  # told, or it has lost patience
             call.started = True
             self.programs.estimates.tool_wait.add(now_ns - call.enqueued_at_ns)
-            self.programs.heard_of(event.program_id, now_ns).tool_started_at_ns = now_ns
+            self.programs.get_or_create(event.program_id, now_ns).tool_started_at_ns = now_ns
 
     def ended(self, event: ev.ToolEnded, now_ns: int) -> None:
-        program = self.programs.heard_of(event.program_id, now_ns)
+        program = self.programs.get_or_create(event.program_id, now_ns)
         key = tool_key(event.program_id, event.call_id)
         call = self.calls.get(key)
         if call is None and program.status is Status.ENDED:
@@ -119,7 +119,7 @@ class Tools:
             self.programs.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
 
     def environment_wanted(self, event: ev.EnvironmentWanted, now_ns: int) -> None:
-        self.programs.heard_of(event.program_id, now_ns)
+        self.programs.get_or_create(event.program_id, now_ns)
         self._unwant(event.program_id)
         self.environments[event.program_id] = Environment(publisher=event.publisher)
         self.wanted_by.add(event.publisher, event.program_id)
@@ -133,7 +133,7 @@ class Tools:
         ended_at_ns = self.publishers.early_ends.pop(key, None)
         if ended_at_ns is not None and not (event.detached and now_ns - ended_at_ns > _OVERTAKEN_NS):
             return
-        program = self.programs.heard_of(event.program_id, now_ns)
+        program = self.programs.get_or_create(event.program_id, now_ns)
         call = ToolCall(
             program_id=event.program_id,
             call_id=event.call_id,
@@ -188,7 +188,6 @@ class Tools:
     # What becomes of a call
 
     def drop(self, key: str, now_ns: int) -> None:
-        """A tool call is over."""
         call = self.calls.pop(key, None)
         if call is None:
             return

@@ -8,21 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-from controlplane.core import events as ev
-from controlplane.core import idleness
-from controlplane.core.errors import RemoteEventError
-from controlplane.core.events import place_of
-from controlplane.core.ledger.gates import Gates, Held
-from controlplane.core.ledger.index import Index
-from controlplane.core.ledger.kept import kept
+from controlplane.core.estimators import idleness
+from controlplane.core.estimators.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, Sender, sender_of
+from controlplane.core.estimators.saturation import Prefilled
+from controlplane.core.ledger.gates import Gates, HeldTurn
+from controlplane.core.ledger.index import Index, Tally
+from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
-from controlplane.core.lifecycle import Trigger
-from controlplane.core.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, sender_of
-from controlplane.core.sharing import Prefilled
-from controlplane.core.tally import Tally
-from controlplane.core.types import Program, Status, Tier, seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import RemoteEventError
+from controlplane.core.model.events import place_of
+from controlplane.core.model.lifecycle import Trigger
+from controlplane.core.model.types import Program, Status, Tier, seconds
 
 _MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts
 _UNMEASURED = ("size",)  # what is guessed of a prompt that nobody measured
@@ -35,7 +34,7 @@ _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a 
 
 
 @dataclass(slots=True, kw_only=True)
-class Running:
+class EngineTurn:
     """A turn that an engine holds."""
 
     program_id: str
@@ -54,24 +53,22 @@ class Signals:
 
 
 @dataclass(slots=True, kw_only=True)
-class Load:
+class EngineLoad:
     """By place of the engine: the turns that it holds, and the blocks that they are projected to need."""
 
     turns: Tally = field(default_factory=Tally)
     blocks: Tally = field(default_factory=Tally)
-    touched: set[str] = field(
-        default_factory=set, compare=False
-    )  # places whose sums changed: ``outlook`` takes them
+    touched: set[str] = field(default_factory=set, compare=False)  # places whose sums changed, for ``demand``
 
     @classmethod
-    def of(cls, running: Iterable[Running]) -> "Load":
+    def of(cls, running: Iterable[EngineTurn]) -> "EngineLoad":
         """Recomputed from the records."""
         load = cls()
         for turn in running:
             load.count(turn, 1)
         return load
 
-    def count(self, turn: Running, by: int) -> None:
+    def count(self, turn: EngineTurn, by: int) -> None:
         """Add ``by`` turns like this one."""
         place = place_of(turn.publisher)
         self.turns.add(place, by)
@@ -87,15 +84,15 @@ class Turns:
     programs: Programs
     gates: Gates
     runs: Runs
-    running: dict[str, Running] = kept(dict)
-    replies: dict[str, ev.ReplyRead] = kept(dict)  # by turn_id, of turns that have not ended yet
-    signals: Signals = kept(Signals)
-    engine_idle_since_ns: int = kept(int)  # 0 while a turn runs
-    block_tokens: dict[str, int] = kept(dict)  # by place, of engines whose blocks are not of the ledger's size
+    running: dict[str, EngineTurn] = persisted(dict)
+    replies: dict[str, ev.ReplyRead] = persisted(dict)  # by turn_id, of turns that have not ended yet
+    signals: Signals = persisted(Signals)
+    engine_idle_since_ns: int = persisted(int)  # 0 while a turn runs
+    block_tokens: dict[str, int] = persisted(dict)  # by place, of engines whose blocks are not of the ledger's size
     sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
-    load: Load = field(default_factory=Load)  # counted where there are several engines
+    load: EngineLoad = field(default_factory=EngineLoad)  # counted where there are several engines
     by_publisher: Index = field(default_factory=Index)  # the ids of running turns
     running_blocks: int = field(init=False)  # that all running turns are projected to need
 
@@ -108,7 +105,9 @@ class Turns:
 
     def queued(self, event: ev.TurnQueued, now_ns: int) -> None:
         programs = self.programs
-        program = self.runs.introduced(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
+        program = self.runs.get_or_create_child(
+            event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant
+        )
         if self._is_late(program, event, now_ns, _EARLIER_NS) or event.turn_id == program.last_turn_id:
             self.publishers.counts.late += 1  # what was told on other connections has overtaken it
             return
@@ -144,15 +143,15 @@ class Turns:
         self.gates.let_go(turn_id, now_ns)
         if self.publishers.early_ends.pop(turn_id, None) is not None:
             return
-        program = programs.heard_of(event.program_id, now_ns)
+        program = programs.get_or_create(event.program_id, now_ns)
         late = self._is_late(program, event, now_ns, _LATE_NS)
         if program.status is not Status.ACTIVE and not late:
-            self._admitted_unasked(program, now_ns)
+            self._note_ungranted(program, now_ns)
         blocks = self._in_our_blocks(event.projected_blocks, event.publisher)
         size = self.sizes.pop(turn_id, None)
         if size is None and event.prompt_bytes:
             size = PromptSize(prompt_bytes=event.prompt_bytes, agent=program.agent)
-        turn = Running(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
+        turn = EngineTurn(program_id=event.program_id, publisher=event.publisher, blocks=blocks, size=size)
         self.running[turn_id] = turn
         self.by_publisher.add(turn.publisher, turn_id)
         self.running_blocks += turn.blocks
@@ -217,13 +216,16 @@ class Turns:
         if program is None:
             return
         if not event.ok:
+            if turn is not None and not program.open_turns:
+                program.gap_unanswered = True
+                idleness.unanswered(program)
             if read is not None and read.is_last:
                 self._answered(program, read, now_ns)
             return
         program.last_seen_ns = now_ns
         if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
             known_tokens = _prompt_of(program, turn.size.continues)
-            estimates.prompts.learn(turn.size, sender_of(program.program_id), event.prompt_tokens, known_tokens)
+            estimates.prompts.learn(turn.size, self._sender(program), event.prompt_tokens, known_tokens)
         if program.prompt_tokens:
             program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
         program.turn_index += 1
@@ -233,10 +235,10 @@ class Turns:
         program.context_tokens = event.prompt_tokens + event.output_tokens
         grown_tokens = max(0, program.context_tokens - program.peak_tokens)
         if program.first_tokens and not program.quarantined:
-            estimates.lives.grew(program.kind, grown_tokens)
+            estimates.lives.grew(program.class_key, grown_tokens)
         elif not program.quarantined and event.prompt_tokens:
             program.first_tokens = event.prompt_tokens
-            estimates.lives.began(program.kind, event.prompt_tokens)
+            estimates.lives.began(program.class_key, event.prompt_tokens)
         program.peak_tokens += grown_tokens
         program.service_ns += event.service_ns
         program.kv_tier = Tier.HBM
@@ -275,7 +277,6 @@ class Turns:
         self._answered(program, event, now_ns)
 
     def has_blocks_of(self, place: str, tokens: int) -> None:
-        """The engine there counts in blocks of so many ``tokens``."""
         if tokens == self.programs.estimates.block_tokens:
             self.block_tokens.pop(place, None)
         else:
@@ -295,15 +296,15 @@ class Turns:
         """
         if not program.ended_by_word:
             return False
-        said_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
-        return said_ns - program.ended_at_ns < least_ns
+        reported_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
+        return reported_ns - program.ended_at_ns < least_ns
 
     def _is_paid_for(self, program: Program, root: Program, event: ev.TurnQueued) -> bool:
         """Whose it is and what its client allows it, from its first turns; False for one whose run was stopped."""
         programs = self.programs
         is_anew = program.status is Status.ENDED and root is program  # whoever had the name before has ended
         if event.account != program.account and (is_anew or not program.account):
-            programs.vouched_for(program, event.account)
+            programs.set_account(program, event.account)
         if event.budget_turns or event.budget_kv_token_s:
             programs.count_runs()
         if root is program:  # what a child says of budgets its root has not said
@@ -314,7 +315,7 @@ class Turns:
         programs.accounts.unanswered[program.program_id] = None
         return False
 
-    def _held(self, program: Program, event: ev.TurnQueued) -> Held:
+    def _held(self, program: Program, event: ev.TurnQueued) -> HeldTurn:
         """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output.
 
         Where nothing of the prompt could be measured it is taken for the program's last context or, of a first one,
@@ -324,7 +325,7 @@ class Turns:
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
         if size.is_measured:
             known_tokens = _prompt_of(program, size.continues)
-            prompt = estimates.prompts.estimate(size, sender_of(program.program_id), known_tokens)
+            prompt = estimates.prompts.estimate(size, self._sender(program), known_tokens)
         else:
             usual = program.context_tokens or estimates.lives.first_tokens(program.tenant, event.agent)
             prompt = PromptTokens(usual, _UNMEASURED)
@@ -335,14 +336,14 @@ class Turns:
         blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
-        return Held(
-            program_id=event.program_id,
-            publisher=event.publisher,
-            blocks=blocks,
-            guessed=prompt.guessed,
+        return HeldTurn(
+            program_id=event.program_id, publisher=event.publisher, blocks=blocks, guessed=prompt.guessed
         )
 
-    def _admitted_unasked(self, program: Program, now_ns: int) -> None:
+    def _sender(self, program: Program) -> Sender:
+        return sender_of(program.program_id, self.programs.whose(program).account)
+
+    def _note_ungranted(self, program: Program, now_ns: int) -> None:
         programs = self.programs
         root = programs.root_of(program, now_ns)
         if root.status is not Status.ACTIVE:
@@ -358,16 +359,17 @@ class Turns:
         **Paper**: Continuum §5.1.
         """
         self.runs.leaving.pop(program.program_id, None)
-        if program.gap_since_ns and program.turn_index and not program.quarantined:
+        is_learned = not (program.gap_unanswered or program.quarantined)
+        if program.gap_since_ns and program.turn_index and is_learned:
             estimates = self.programs.estimates
-            estimates.lives.went_on(program.kind, program.turn_index)
+            estimates.lives.observe_survival(program.class_key, program.turn_index)
             gap_ns = now_ns - program.gap_since_ns
             cycle_ns = gap_ns + program.last_turn_ns
             if not program.gap_delegates and cycle_ns <= _LONGEST_CYCLE_NS:
                 estimates.gaps.add(program.gap_tool, gap_ns)
-                estimates.lives.cycled(program.kind, cycle_ns)
+                estimates.lives.cycled(program.class_key, cycle_ns)
         program.idle_since_ns = program.gap_since_ns = 0
-        program.gap_has_tool = program.gap_delegates = program.demoted = program.fetched = False
+        program.gap_has_tool = program.gap_delegates = program.gap_unanswered = False
         program.gap_tool, program.back_at_ns = "", 0
         program.keep_ratio, program.weighed_at_ns = -1.0, 0
         self.programs.lend(program, now_ns=now_ns)
@@ -380,8 +382,8 @@ class Turns:
             return
         load_ns = computing_ns = 0
         if loaded_tokens:
-            alone_ns = prefill.part_ns(event.prompt_tokens - event.cached_tokens, event.cached_tokens)
-            load_ns = max(0, event.prefill_ns - alone_ns)
+            expected_ns = prefill.part_ns(event.prompt_tokens - event.cached_tokens, event.cached_tokens)
+            load_ns = max(0, event.prefill_ns - expected_ns)
             computing_ns = prefill.part_ns(loaded_tokens, event.cached_tokens - loaded_tokens)
         self.programs.estimates.displaced.add(lost_tokens, loaded_tokens, load_ns, computing_ns)
 
@@ -402,7 +404,6 @@ class Turns:
             self.programs.changed[program.program_id] = None
 
     def left(self, turn_id: str, now_ns: int) -> None:
-        """An open turn is over, whatever became of it."""
         turn = self.running.pop(turn_id)
         self.by_publisher.drop(turn.publisher, turn_id)
         self.running_blocks -= turn.blocks
@@ -421,9 +422,8 @@ class Turns:
         note_idle(program, now_ns)
 
     def recount(self) -> None:
-        """Sum up anew what the engines hold, all together and each of several."""
         self.running_blocks = sum(turn.blocks for turn in self.running.values())
-        self.load = Load.of(self.running.values() if self.programs.charges.several else ())
+        self.load = EngineLoad.of(self.running.values() if self.programs.charges.several else ())
 
 
 def _prompt_of(program: Program, turn_id: str) -> int:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from controlplane.core.events import place_of
+from controlplane.core.model.events import place_of
 from controlplane.core.regret.verdict import Cause
 
-_OF_WORD = {
+_CAUSE_OF = {
     "release": Cause.RELEASED,
     "demote": Cause.DEMOTED,
     "discard": Cause.DISCARDED,
@@ -15,7 +15,7 @@ _OF_WORD = {
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Word:
+class OpenDecision:
     """A command that waits for what follows from it."""
 
     kind: str
@@ -63,13 +63,12 @@ class Account:
     began_turn: str = ""  # the last whose first token came
     ended_turn: str = ""
     runs: bool = False  # its last turn's first token came, and its end did not
-    words: tuple[Word, ...] = ()  # tuples: of very many programs most have none
+    decisions: tuple[OpenDecision, ...] = ()  # tuples: of very many programs most have none
     holds: tuple[Hold, ...] = ()
-    admit: Word | None = None
+    admit: OpenDecision | None = None
 
     @property
     def place(self) -> str:
-        """The engine that has its context."""
         return place_of(self.publisher)
 
     @property
@@ -77,41 +76,39 @@ class Account:
         """Whether it has no turn that was asked for and did not end."""
         return not (self.came_ns or self.submitted_ns or self.runs)
 
-    def pin(self) -> Word | None:
+    def pin(self) -> OpenDecision | None:
         """The pin that is in force, as far as anybody said."""
-        for word in reversed(self.words):
-            if word.kind == "retain":
-                return None if word.ended_ns else word
+        for decision in reversed(self.decisions):
+            if decision.kind == "retain":
+                return None if decision.ended_ns else decision
         return None
 
-    def say(self, word: Word) -> Word | None:
+    def record(self, decision: OpenDecision) -> OpenDecision | None:
         """One more word on its context; the pin that it ends, if it does. A pause leaves a pin as it is."""
         ended = None
-        if word.kind != "pause":
+        if decision.kind != "pause":
             ended = self.pin()
-            for former in self.words:
+            for former in self.decisions:
                 if not former.ended_ns:
-                    former.ended_ns = word.at_ns
-        self.words += (word,)
+                    former.ended_ns = decision.at_ns
+        self.decisions += (decision,)
         return ended
 
-    def drop(self, word: Word) -> None:
-        """It is judged."""
-        self.words = tuple(each for each in self.words if each is not word)
+    def drop(self, decision: OpenDecision) -> None:
+        self.decisions = tuple(each for each in self.decisions if each is not decision)
 
     def take_hold(self, turn_id: str) -> Hold | None:
-        """The hold of a turn, which is over."""
         taken = next((hold for hold in self.holds if hold.turn_id == turn_id), None)
         if taken is not None:
             self.holds = tuple(hold for hold in self.holds if hold is not taken)
         return taken
 
-    def last_word(self) -> Word | None:
+    def last_decision(self) -> OpenDecision | None:
         """The one that what follows is charged to: a pause only where nothing else was said."""
-        for word in reversed(self.words):
-            if word.kind != "pause":
-                return word
-        return self.words[-1] if self.words else None
+        for decision in reversed(self.decisions):
+            if decision.kind != "pause":
+                return decision
+        return self.decisions[-1] if self.decisions else None
 
     def reusable_tokens(self, prompt_tokens: int) -> int:
         """What of its context a prompt of that length can find; 0 where the history was written anew.
@@ -122,16 +119,16 @@ class Account:
             return 0
         return self.context_tokens if prompt_tokens >= self.context_tokens else self.prompt_tokens
 
-    def why_missed(self, word: Word | None, publisher: str, scheduled_ns: int, *, gone: bool) -> Cause:
+    def why_missed(self, decision: OpenDecision | None, publisher: str, scheduled_ns: int, *, gone: bool) -> Cause:
         """Why its context was not there. ``gone``: the engine that had it has left."""
         if self.publisher and publisher and publisher != self.publisher:
             return Cause.ENGINE_GONE if gone or place_of(publisher) == self.place else Cause.MOVED
-        if word is None:
+        if decision is None:
             return Cause.PRESSURE
-        if word.kind != "retain":
-            return _OF_WORD[word.kind]
-        if word.reclaimed:
+        if decision.kind != "retain":
+            return _CAUSE_OF[decision.kind]
+        if decision.reclaimed:
             return Cause.RECLAIMED
-        if self.came_ns > word.until_ns:
+        if self.came_ns > decision.until_ns:
             return Cause.TTL_SHORT
-        return Cause.HELD if max(scheduled_ns, self.submitted_ns) > word.until_ns else Cause.PRESSURE
+        return Cause.HELD if max(scheduled_ns, self.submitted_ns) > decision.until_ns else Cause.PRESSURE

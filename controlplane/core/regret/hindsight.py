@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from controlplane.core import events as ev
-from controlplane.core.events import place_of
+from controlplane.core.model import events as ev
+from controlplane.core.model.events import place_of
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -65,7 +65,6 @@ class Hindsight:
     _prefix: dict[str, int] = field(default_factory=dict)  # found with a program's first turn
 
     def event(self, event: ev.Event, now_ns: int) -> None:
-        """Something happened."""
         if isinstance(event, ev.PoolSampled):
             self.pools[place_of(event.publisher)] = event.total_blocks * max(1, event.block_tokens)
         elif isinstance(event, ev.FirstToken) and event.turn_id not in self._open and event.prompt_tokens:
@@ -95,7 +94,6 @@ class Hindsight:
         self.turns.append(turn)
 
     def least(self) -> Least:
-        """Of all engines."""
         places = {turn.place for turn in self.turns}
         again_tokens = sum(max(0, turn.reusable_tokens - turn.cached_tokens) for turn in self.turns)
         least_tokens = sum(self._least_of(place) for place in places)
@@ -107,7 +105,7 @@ class Hindsight:
 
     def _least_of(self, place: str) -> int:
         pool_tokens, prefix = self.pools.get(place, 0), self._prefix
-        kept: dict[
+        retained: dict[
             int, int
         ] = {}  # by the turn's number: the tokens that are left of its context, beside what others share
         furthest: list[tuple[float, int, _Turn]] = []
@@ -116,7 +114,7 @@ class Hindsight:
             shared = prefix.get(turn.program_id, 0)
             own_prompt = max(0, turn.prompt_tokens - shared)
             if begins:
-                found = kept.pop(turn.follows.number, 0) if turn.follows is not None else 0
+                found = retained.pop(turn.follows.number, 0) if turn.follows is not None else 0
                 held_tokens -= found
                 least_tokens += max(0, turn.reusable_tokens - shared - found)
                 running_tokens += own_prompt
@@ -124,28 +122,28 @@ class Hindsight:
                 running_tokens -= own_prompt
                 own_tokens = max(0, turn.context_tokens - shared)
                 if turn.context_tokens:
-                    kept[turn.number] = own_tokens
+                    retained[turn.number] = own_tokens
                     held_tokens += own_tokens
                     heappush(furthest, (-turn.asked_again, turn.number, turn))
             while held_tokens + running_tokens > pool_tokens and furthest:
-                goes = furthest[0][2]
-                there = kept.get(goes.number, 0)
+                victim = furthest[0][2]
+                there = retained.get(victim.number, 0)
                 gone = min(there, held_tokens + running_tokens - pool_tokens)
                 if gone == there:
                     heappop(furthest)
-                    kept.pop(goes.number, None)
+                    retained.pop(victim.number, None)
                 else:
-                    kept[goes.number] = there - gone
+                    retained[victim.number] = there - gone
                 held_tokens -= gone
         return least_tokens
 
     def _in_order(self, place: str) -> Iterator[tuple[bool, _Turn]]:
         """Beginnings and ends on one engine; at one instant ends come first."""
-        told: list[tuple[int, bool, int, _Turn]] = []
+        edges: list[tuple[int, bool, int, _Turn]] = []
         for turn in self.turns:
             if turn.place == place:
-                told.append((turn.begins_ns, True, turn.number, turn))
-                told.append((turn.ends_ns or turn.begins_ns, False, turn.number, turn))
-        told.sort(key=lambda each: (each[0], each[1], each[2]))
-        for _, begins, _, turn in told:
+                edges.append((turn.begins_ns, True, turn.number, turn))
+                edges.append((turn.ends_ns or turn.begins_ns, False, turn.number, turn))
+        edges.sort(key=lambda each: (each[0], each[1], each[2]))
+        for _, begins, _, turn in edges:
             yield begins, turn

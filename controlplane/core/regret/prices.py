@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from controlplane.core.events import FirstToken, PoolSampled, place_of
-from controlplane.core.prefill_cost import PrefillCost
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.estimators.prefill_cost import PrefillCost
+from controlplane.core.model.events import FirstToken, PoolSampled, place_of
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 
 _MOST_POOLS = 4096  # engines; the one that was silent for longest is forgotten
 _LEAST_TOKENS = 64  # below that a prefill measures the step's overhead, not its length
@@ -36,7 +36,6 @@ class Prices:
     pools: dict[str, Pool] = field(default_factory=dict)  # by place of the engine
 
     def sampled(self, event: PoolSampled) -> None:
-        """An engine told of its pool."""
         size = max(1, event.block_tokens)
         place = place_of(event.publisher)
         self.pools.pop(place, None)
@@ -50,7 +49,6 @@ class Prices:
         )
 
     def prefilled(self, event: FirstToken) -> None:
-        """A turn's prompt was computed."""
         computed_tokens = event.prompt_tokens - event.cached_tokens
         if event.prefill_ns > 0 and computed_tokens >= _LEAST_TOKENS and not event.loaded_tokens:
             self.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)

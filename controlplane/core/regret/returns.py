@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from controlplane.core import events as ev
-from controlplane.core.events import place_of
-from controlplane.core.regret.accounts import Account, Word
+from controlplane.core.model import events as ev
+from controlplane.core.model.events import place_of
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from controlplane.core.regret.accounts import Account, OpenDecision
 from controlplane.core.regret.prices import Prices
 from controlplane.core.regret.verdict import Cause, Outcome
-from controlplane.core.types import NANOSECONDS_PER_SECOND
 
 LEAST_LOST_TOKENS = 64  # fewer are a block's rest: they are summed up, but nobody missed a context
 
@@ -16,23 +16,27 @@ LEAST_LOST_TOKENS = 64  # fewer are a block's rest: they are summed up, but nobo
 class Return:
     """What a turn found of its program's context."""
 
-    scheduled_ns: int
-    outcome: Outcome
-    cause: Cause
-    hit_tokens: int  # on the device, of its own
-    again_tokens: int
-    gone_ratio: float  # of its context: what was not on the device
-    hit_s: float  # to compute what was found
-    again_s: float  # to compute what was not, or to load it
-    paid_s: float
-    best_s: float
+    scheduled_ns: int = 0
+    outcome: Outcome = Outcome.UNKNOWN
+    cause: Cause = Cause.NONE
+    hit_tokens: int = 0  # on the device, of its own
+    again_tokens: int = 0
+    gone_ratio: float = 1.0  # of its context: what was not on the device
+    hit_s: float = 0.0  # to compute what was found
+    again_s: float = 0.0  # to compute what was not, or to load it
+    paid_s: float = 0.0
+    best_s: float = 0.0
+
+
+NOTHING = Return()
+"""Where no turn came, or it tells of another decision."""
 
 
 def found_by(
     account: Account, event: ev.FirstToken, now_ns: int, prices: Prices, places: frozenset[str] | None
 ) -> Return:
     """What the turn found whose first token came. ``places``: a fleet's engines; None where nobody lists them."""
-    place, word = place_of(event.publisher), account.last_word()
+    place, decision = place_of(event.publisher), account.last_decision()
     scheduled_ns = now_ns - event.prefill_ns
     reusable_tokens = account.reusable_tokens(event.prompt_tokens)
     again_tokens = max(0, reusable_tokens - event.cached_tokens)
@@ -41,7 +45,7 @@ def found_by(
     hit_s = prices.computing_s(hit_tokens, account.prefix_tokens)
     own_tokens = max(0, reusable_tokens - account.prefix_tokens)
     gap_s = as_s(max(0, scheduled_ns - account.idle_since_ns))
-    held_s = pinned_s(word, scheduled_ns) if word is not None else 0.0
+    held_s = pinned_s(decision, scheduled_ns) if decision is not None else 0.0
     token_s = hit_tokens * gap_s + max(0, own_tokens - hit_tokens) * held_s
     paid_s = prices.room_s(token_s, place) + again_s
     best_s = min(
@@ -53,7 +57,7 @@ def found_by(
     elif again_tokens >= LEAST_LOST_TOKENS or event.loaded_tokens:
         gone = places is not None and account.place not in places
         outcome = Outcome.MISS if again_tokens >= LEAST_LOST_TOKENS else Outcome.HIT
-        cause = account.why_missed(word, event.publisher, scheduled_ns, gone=gone)
+        cause = account.why_missed(decision, event.publisher, scheduled_ns, gone=gone)
     return Return(
         scheduled_ns=scheduled_ns,
         outcome=outcome,
@@ -73,16 +77,16 @@ def as_s(duration_ns: int) -> float:
     return duration_ns / NANOSECONDS_PER_SECOND
 
 
-def pinned_s(word: Word, until_ns: int) -> float:
+def pinned_s(decision: OpenDecision, until_ns: int) -> float:
     """For how long a pin held; 0 of another word."""
-    if word.kind != "retain":
+    if decision.kind != "retain":
         return 0.0
-    return as_s(max(0, min(word.ended_ns or until_ns, word.until_ns, until_ns) - word.at_ns))
+    return as_s(max(0, min(decision.ended_ns or until_ns, decision.until_ns, until_ns) - decision.at_ns))
 
 
-def freed_s(word: Word, until_ns: int) -> float:
+def freed_s(decision: OpenDecision, until_ns: int) -> float:
     """For how long a word freed a context: a release no longer than its pin would have held."""
-    end_ns = min(word.ended_ns or until_ns, until_ns)
-    if word.kind == "release":
-        end_ns = min(end_ns, word.until_ns)
-    return as_s(max(0, end_ns - word.at_ns))
+    end_ns = min(decision.ended_ns or until_ns, until_ns)
+    if decision.kind == "release":
+        end_ns = min(end_ns, decision.until_ns)
+    return as_s(max(0, end_ns - decision.at_ns))

@@ -22,7 +22,6 @@ class Total:
     best_s: float = 0.0
 
     def add(self, verdict: Verdict) -> None:
-        """One more."""
         self.count += 1
         self.hit_tokens += verdict.hit_tokens
         self.again_tokens += verdict.again_tokens
@@ -36,7 +35,6 @@ class Total:
 
     @property
     def net_s(self) -> float:
-        """Gained over cost."""
         return self.gain_s - self.cost_s
 
     @property
@@ -66,12 +64,8 @@ class Sums:
     let_through: int = 0  # turns that a gate asked for, and let go at once
 
     def add(self, verdict: Verdict) -> None:
-        """One more."""
         key = verdict.kind, verdict.outcome, verdict.cause
-        total = self.totals.get(key)
-        if total is None:
-            total = self.totals[key] = Total()
-        total.add(verdict)
+        self.totals.setdefault(key, Total()).add(verdict)
         self.all.add(verdict)
 
     @property

@@ -8,10 +8,10 @@ pool is not full that counts in proportion: room that nobody wanted cost nobody 
 from dataclasses import dataclass
 from enum import StrEnum
 
-NOBODY = "nobody"
+NO_DECISION = "nobody"
 """The kind of a verdict on what nobody decided: a context went, and was asked for again."""
 
-KINDS = ("retain", "release", "demote", "discard", "place", "pause", "hold", "admit", NOBODY)
+KINDS = ("retain", "release", "demote", "discard", "place", "pause", "hold", "admit", NO_DECISION)
 """What verdicts are about."""
 
 
@@ -62,7 +62,7 @@ class Verdict:
     outcome: Outcome
     cause: Cause = Cause.NONE
     tenant: str = ""
-    program_class: str = ""  # by what was known when the program came: ``lives.class_of``
+    program_class: str = ""  # by what was known when the program came: ``model.types.class_of``
     tool: str = ""  # what the program did in the gap that was decided about
     context_tokens: int = 0
     hit_tokens: int = 0  # of its own context, on the device
@@ -79,7 +79,7 @@ class Verdict:
     @property
     def is_rest(self) -> bool:
         """Whether nobody decided and nobody missed anything: it counts in sums, and is not worth a line."""
-        return self.kind == NOBODY and self.outcome is not Outcome.MISS
+        return self.kind == NO_DECISION and self.outcome is not Outcome.MISS
 
     @property
     def net_s(self) -> float:

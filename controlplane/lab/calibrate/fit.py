@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 
 _LEAST_SHARE = 0.1  # of a measured time that is left for the prefill, however noisy
 
@@ -120,8 +120,8 @@ def turn_overhead(chats: Sequence[Chat], prefill_s: Callable[[int, int], float])
     ``prefill_s`` is what a request for one token takes, by cached and new tokens. The median; 0 where no chat was
     measured.
     """
-    beside = [one.seconds - prefill_s(0, one.tokens) for one in chats]
-    return max(0.0, statistics.median(beside)) if beside else 0.0
+    overheads = [one.seconds - prefill_s(0, one.tokens) for one in chats]
+    return max(0.0, statistics.median(overheads)) if overheads else 0.0
 
 
 def _enough(measured: Sequence[object], what: str) -> None:

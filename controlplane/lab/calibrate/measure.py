@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 from controlplane.eventloop import run, task_group
 from controlplane.lab.calibrate.fit import Chat, Decode, Prefill
 
@@ -29,7 +29,7 @@ _WORD_TOKENS = 8  # of a word of four letters at most, with room to spare
 _NO_CHATS = (400, 404, 405, 501)  # a model without a chat template, a server without the path
 _TOKEN_IDS = range(100, 2000)  # any model has these; a random prompt of them begins like no other
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,31 +81,31 @@ class Measured:
     chats: Sequence[Chat] = ()  # none where the server has no chat completions
 
 
-def measure(url: str, plan: Plan, told: Told) -> Measured:
-    """Measure the engine at ``url``. ``told`` hears of each figure.
+def measure(url: str, plan: Plan, report: Report) -> Measured:
+    """Measure the engine at ``url``. ``report`` hears of each figure.
 
     Raises ``EngineUnavailable`` where nothing answers, or it is no SGLang.
     """
     try:
-        return run(_measure, url.rstrip("/"), plan, told)
+        return run(_measure, url.rstrip("/"), plan, report)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise EngineUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
-async def _measure(url: str, plan: Plan, told: Told) -> Measured:
+async def _measure(url: str, plan: Plan, report: Report) -> Measured:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
         engine = await _describe(url, http)
         room = min(engine.context_tokens, engine.pool_tokens)
         plan = plan.within(room)
         client = _Client(url, engine.model, http)
         await client.prefill(min(2000, room // 2))  # what is only paid once
-        told("using the cache as agents do, until it lies scattered in memory")
+        report("using the cache as agents do, until it lies scattered in memory")
         await client.age(engine.pool_tokens, room)
         prefill = []
         for cached, new in [*((0, tokens) for tokens in plan.prefill), *plan.cached]:
             times = [await client.prefill(new, cached) for _ in range(plan.repetitions)]
             prefill.append(Prefill(cached=cached, new=new, seconds=statistics.median(times)))
-            told(f"prefill of {new} tokens behind {cached} cached ones: {prefill[-1].seconds:.4f} s")
+            report(f"prefill of {new} tokens behind {cached} cached ones: {prefill[-1].seconds:.4f} s")
         decode = []
         for context in plan.contexts:
             for batch in plan.batches:
@@ -113,38 +113,38 @@ async def _measure(url: str, plan: Plan, told: Told) -> Measured:
                     continue
                 times = await client.decode(batch, context, plan.repetitions)
                 if not times:
-                    told(f"{batch} x {context} tokens never decoded together here: left out")
+                    report(f"{batch} x {context} tokens never decoded together here: left out")
                     continue
                 decode.append(Decode(batch=batch, context=context, seconds=statistics.median(times)))
-                told(f"a decode step of {batch} x {context} tokens: {decode[-1].seconds * 1e3:.2f} ms")
+                report(f"a decode step of {batch} x {context} tokens: {decode[-1].seconds * 1e3:.2f} ms")
         chats = []
         for words in plan.chats:
             found = [chat for _ in range(plan.repetitions) if (chat := await client.chat(words)) is not None]
             if not found:
-                told("no chat completions here: a turn's own overhead counts as none")
+                report("no chat completions here: a turn's own overhead counts as none")
                 break
             chats.append(sorted(found, key=lambda chat: chat.seconds)[len(found) // 2])
-            told(f"the first token of a chat of {chats[-1].tokens} tokens: {chats[-1].seconds:.4f} s")
+            report(f"the first token of a chat of {chats[-1].tokens} tokens: {chats[-1].seconds:.4f} s")
         return Measured(engine=engine, prefill=prefill, decode=decode, chats=chats)
 
 
 async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
-    said: Any = {}
+    info: Any = {}
     for path in ("/server_info", "/get_server_info"):  # the second before 0.5.20
         async with http.get(f"{url}{path}") as response:
             if response.status == 200:
-                said = await response.json()
+                info = await response.json()
                 break
     try:
-        pool_tokens = int(said["max_total_num_tokens"])
-        chunk_tokens = int(said.get("chunked_prefill_size") or 0)
+        pool_tokens = int(info["max_total_num_tokens"])
+        chunk_tokens = int(info.get("chunked_prefill_size") or 0)
         return Engine(
-            version=str(said.get("version", "?")),
-            model=str(said.get("model_path", "?")),
-            chunk_tokens=chunk_tokens if chunk_tokens > 0 else int(said["max_prefill_tokens"]),
+            version=str(info.get("version", "?")),
+            model=str(info.get("model_path", "?")),
+            chunk_tokens=chunk_tokens if chunk_tokens > 0 else int(info["max_prefill_tokens"]),
             pool_tokens=pool_tokens,
-            context_tokens=int(said.get("context_length") or said.get("max_req_input_len") or pool_tokens),
-            results_late=said.get("device") == "cpu" and said.get("disable_overlap_schedule") is False,
+            context_tokens=int(info.get("context_length") or info.get("max_req_input_len") or pool_tokens),
+            results_late=info.get("device") == "cpu" and info.get("disable_overlap_schedule") is False,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineUnavailable(f"{url}: not an SGLang server: {error!r} in its description of itself") from error

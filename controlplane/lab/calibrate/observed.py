@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.calibrate.fit import not_negative, sizes_of
 
 _LEAST_ROWS = 4
@@ -23,7 +23,7 @@ _MOST_LEFT_OUT = 0.2  # of the rows
 _ROUNDS = 20
 _MIXED = 1.5  # times what its prefills take did it last: others decoded meanwhile, or the machine paused
 _STEP, _SEQUENCE, _CONTEXT = _ALL = 0, 1, 2  # of a decode step's costs
-_TOLD = 0.1  # of a step's time
+_PRECISION = 0.1  # of a step's time
 _NORMAL_MEDIAN = 0.6745  # of the standard deviation: the median of absolute errors that are distributed normally
 _LEAST_SCATTER = 1e-3  # of a time
 _NS = 1e9
@@ -50,7 +50,7 @@ class StepCosts:
     """In seconds, as ``fit.PrefillCost`` and ``fit.DecodeCost``.
 
     The errors are mean absolute ones over the measured time. ``load_tokens_per_s``: from below the device; 0: that
-    hid behind computing, or nothing was loaded. ``mean_batch``: turns that decoded at a time. ``sequence_told``: if
+    hid behind computing, or nothing was loaded. ``mean_batch``: turns that decoded at a time. ``has_sequence``: if
     false, too few decoded beside each other to say what one adds to a step; ``sequence`` is 0 then, since a step
     reads the model's weights whatever its batch is.
     """
@@ -66,7 +66,7 @@ class StepCosts:
     decode_error_ratio: float
     load_tokens_per_s: float
     mean_batch: float
-    sequence_told: bool
+    has_sequence: bool
     prefills: int
     turns: int
 
@@ -122,8 +122,8 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         decodes += _decodes(of_engine[engine], found, mixed)
     _enough(len(decodes), "replies of several tokens")
     rows, lasted = np.array([sizes for sizes, _ in decodes]), np.array([seconds for _, seconds in decodes])
-    told = _costs_told(rows, lasted)
-    (base, sequence, context), decode_error = _fit(rows, lasted, told)
+    identifiable = _identifiable_costs(rows, lasted)
+    (base, sequence, context), decode_error = _fit(rows, lasted, identifiable)
     return StepCosts(
         overhead=overhead,
         token=token,
@@ -135,7 +135,7 @@ def fit_served(turns: Sequence[Served], chunk_tokens: int) -> StepCosts:
         prefill_error_ratio=prefill_error,
         decode_error_ratio=decode_error,
         mean_batch=float(np.average(rows[:, 1] / rows[:, 0], weights=lasted)),
-        sequence_told=_SEQUENCE in told,
+        has_sequence=_SEQUENCE in identifiable,
         load_tokens_per_s=_load_rate([one for one in prefills if one.loads], predicted),
         prefills=len(prefills),
         turns=len(turns),
@@ -224,19 +224,19 @@ def _fit_prefills(
     return coefficients, anew, error
 
 
-def _costs_told(rows: _Floats, seconds: _Floats) -> tuple[int, ...]:
+def _identifiable_costs(rows: _Floats, seconds: _Floats) -> tuple[int, ...]:
     """Which of a decode step's costs the rows tell from each other.
 
     Where turns decoded alone, all of a step might be the step's own or its one sequence's, and where their contexts
     are alike as well, it might be the context's: the best fit is a matter of chance, and with many turns at once it
     makes all of the difference. What is not told is the step's own.
     """
-    if _told(rows, seconds, _SEQUENCE, (_STEP, _CONTEXT)):
+    if _is_identifiable(rows, seconds, _SEQUENCE, (_STEP, _CONTEXT)):
         return _ALL
-    return (_STEP, _CONTEXT) if _told(rows, seconds, _CONTEXT, (_STEP,)) else (_STEP,)
+    return (_STEP, _CONTEXT) if _is_identifiable(rows, seconds, _CONTEXT, (_STEP,)) else (_STEP,)
 
 
-def _told(rows: _Floats, seconds: _Floats, column: int, others: tuple[int, ...]) -> bool:
+def _is_identifiable(rows: _Floats, seconds: _Floats, column: int, others: tuple[int, ...]) -> bool:
     """Whether what a usual step owes to that cost is known within a tenth of the step, in 95 of 100 cases."""
     factors, *_ = np.linalg.lstsq(rows[:, others], rows[:, column], rcond=None)
     apart = float(np.linalg.norm(rows[:, column] - rows[:, others] @ factors))  # what no other cost explains
@@ -244,7 +244,7 @@ def _told(rows: _Floats, seconds: _Floats, column: int, others: tuple[int, ...])
     coefficients, *_ = np.linalg.lstsq(fitted, seconds, rcond=None)
     scatter = float(np.median(np.abs(fitted @ coefficients - seconds))) / _NORMAL_MEDIAN
     scatter = max(scatter, _LEAST_SCATTER * float(seconds.mean()))
-    return 2 * scatter * float(rows[:, column].sum()) <= _TOLD * float(seconds.sum()) * apart
+    return 2 * scatter * float(rows[:, column].sum()) <= _PRECISION * float(seconds.sum()) * apart
 
 
 def _fit(rows: _Floats, seconds: _Floats, among: Sequence[int] = _ALL) -> tuple[tuple[float, float, float], float]:

@@ -11,7 +11,7 @@ from controlplane.lab.calibrate.fit import (
     without_late_step,
 )
 from controlplane.lab.calibrate.measure import Engine, Measured
-from controlplane.lab.sim.profile_file import FittedProfile
+from controlplane.lab.sim.profile import FittedProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ knowing the future.
 
 from dataclasses import dataclass
 
-from controlplane.core.presets import FORESEEING
-from controlplane.lab.compare.rows import JCT, Grid, Load, Section
+from controlplane.core.policies.presets import FORESEEING
+from controlplane.lab.compare.rows import JCT, Grid, LoadLevel, Section
 from controlplane.lab.workload.interval import Interval, ratio_interval
 
 BOUND = "bound_jct_mean_s"
@@ -24,7 +24,7 @@ class Case:
     """
 
     section: Section
-    load: Load
+    load: LoadLevel
     load_ratio: float
     best: str
 
@@ -67,7 +67,7 @@ def cases(grid: Grid) -> list[Case]:
     ]
 
 
-def _load_ratio(section: Section, load: Load) -> float:
+def _load_ratio(section: Section, load: LoadLevel) -> float:
     if load.closed:
         return 0.0
     rates = {float(row["saturation_rate"]) for preset in section.presets for row in section.rows(preset, load)}

@@ -28,7 +28,7 @@ class Demand:
     figure: str = JCT
     allowed: float
     median: float = 0.0  # allowed in the median of the cases; 0: any
-    other: Callable[[Case, str], str]
+    other: Callable[[Case, str], str] = lambda case, baseline: case.best or SUBJECT
 
     @property
     def is_floor(self) -> bool:
@@ -41,18 +41,6 @@ class Demand:
         return f"{'≥' if self.is_floor else '≤'} {self.allowed}{median}"
 
 
-def _baseline(case: Case, baseline: str) -> str:
-    return baseline
-
-
-def _best(case: Case, baseline: str) -> str:
-    return case.best or SUBJECT
-
-
-def _best_by(figure: str) -> Callable[[Case, str], str]:
-    return lambda case, baseline: case.best_by(figure) or SUBJECT
-
-
 # What the project set out for. What falls short of it is listed, and not excused.
 DEMANDS = (
     Demand(
@@ -60,34 +48,41 @@ DEMANDS = (
         allowed=1.03,
         other=lambda case, baseline: baseline if case.is_light else "",
     ),
-    Demand(title="mean JCT over that of the best preset", allowed=1.05, other=_best),
+    Demand(title="mean JCT over that of the best preset", allowed=1.05),
     Demand(
         title=f"mean JCT over the {CLAIRVOYANT}'s",
         allowed=1.8,
         median=1.3,
         other=lambda case, baseline: CLAIRVOYANT,
     ),
-    Demand(title="p95 of JCT over that of the preset with the best mean", figure=_P95, allowed=1.1, other=_best),
+    Demand(title="p95 of JCT over that of the preset with the best mean", figure=_P95, allowed=1.1),
     Demand(
         title="p95 of JCT over the least of any preset",
         figure=_P95,
         allowed=1.1,
-        other=_best_by(_P95),
+        other=lambda case, baseline: case.best_by(_P95) or SUBJECT,
     ),
-    Demand(title="Jain's index over that of the preset with the best mean", figure=_JAIN, allowed=0.9, other=_best),
+    Demand(title="Jain's index over that of the preset with the best mean", figure=_JAIN, allowed=0.9),
     Demand(
         title="Jain's index over the greatest of any preset",
         figure=_JAIN,
         allowed=0.9,
-        other=_best_by(_JAIN),
+        other=lambda case, baseline: case.best_by(_JAIN) or SUBJECT,
     ),
-    Demand(title="makespan over {baseline}'s", figure=_MAKESPAN, allowed=1.02, other=_baseline),
-    Demand(title="p99 of TTFT over {baseline}'s", figure=_FIRST_TOKEN, allowed=2.0, other=_baseline),
+    Demand(
+        title="makespan over {baseline}'s", figure=_MAKESPAN, allowed=1.02, other=lambda case, baseline: baseline
+    ),
+    Demand(
+        title="p99 of TTFT over {baseline}'s",
+        figure=_FIRST_TOKEN,
+        allowed=2.0,
+        other=lambda case, baseline: baseline,
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DemandResult:
     """A demand over all cases in which the two met. ``missed``: the worst first."""
 
     demand: Demand
@@ -104,13 +99,13 @@ class Answer:
         return (min if self.demand.is_floor else max)(self.ratios)
 
 
-def answers(found: Sequence[Case], baseline: str) -> list[Answer]:
+def answers(found: Sequence[Case], baseline: str) -> list[DemandResult]:
     """Every demand that could be asked of some case."""
-    given = [_answer(demand, found, baseline) for demand in DEMANDS]
-    return [answer for answer in given if answer.ratios]
+    answered = [_answer(demand, found, baseline) for demand in DEMANDS]
+    return [answer for answer in answered if answer.ratios]
 
 
-def _answer(demand: Demand, found: Sequence[Case], baseline: str) -> Answer:
+def _answer(demand: Demand, found: Sequence[Case], baseline: str) -> DemandResult:
     ratios, missed = [], []
     for case in found:
         other = demand.other(case, baseline)
@@ -126,4 +121,4 @@ def _answer(demand: Demand, found: Sequence[Case], baseline: str) -> Answer:
         elif other == SUBJECT and len(case.section.systems) > 1:
             ratios.append(1.0)
     missed.sort(key=lambda match: match.ratio.value, reverse=not demand.is_floor)
-    return Answer(demand=demand, title=demand.title.format(baseline=baseline), ratios=ratios, missed=missed)
+    return DemandResult(demand=demand, title=demand.title.format(baseline=baseline), ratios=ratios, missed=missed)

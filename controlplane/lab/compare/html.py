@@ -9,20 +9,20 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from controlplane.core.errors import ConfigError
-from controlplane.lab.compare.plots import jct_cdf_svg, lines_svg, rate_svg, ttft_cdf_svg, uses_svg
+from controlplane.core.model.errors import ConfigError
+from controlplane.lab.compare.plots import jct_cdf_svg, lines_svg, rate_svg, ttft_cdf_svg
 from controlplane.lab.compare.regret import regret_title, sheets
 from controlplane.lab.compare.rows import (
     BASELINE,
     JCT,
     SUBJECT,
     UNKNOWN,
-    Cell,
     Grid,
     Group,
-    Load,
+    LoadLevel,
     Row,
     Section,
+    TableCell,
     column_names,
     group_runs,
     jct_ratio,
@@ -88,20 +88,16 @@ class ReportOptions:
     """What the report says besides what the runs say themselves."""
 
     title: str = "Penstock: how the runs compare"
-    subject: str = SUBJECT
-    baseline: str = BASELINE
     command: Sequence[str] = ()  # exactly what was run, to run it again
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def write(html: str, path: str | Path) -> Path:
+def write(html: str, path: Path) -> None:
     """Raises ``ConfigError`` where the file cannot be written."""
-    path = Path(path)
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot write the report: {error.strerror}") from error
-    return path
 
 
 def _filled(name: str, **shown: Any) -> str:
@@ -119,12 +115,9 @@ def _filled(name: str, **shown: Any) -> str:
 # -- single runs ------------------------------------------------------------------------------------------
 
 
-def write_report(runs: Sequence[RunResult], path: str | Path, options: ReportOptions | None = None) -> Path:
-    """Write the report of ``runs`` to ``path``.
-
-    Raises ``ConfigError`` when there is no run or the file cannot be written.
-    """
-    return write(runs_html(runs, options or ReportOptions()), path)
+def write_report(runs: Sequence[RunResult], path: Path, options: ReportOptions) -> None:
+    """Write the report of ``runs``. Raises ``ConfigError`` without a run, or where the file cannot be written."""
+    write(runs_html(runs, options), path)
 
 
 def runs_html(runs: Sequence[RunResult], options: ReportOptions) -> str:
@@ -136,39 +129,39 @@ def runs_html(runs: Sequence[RunResult], options: ReportOptions) -> str:
     return _filled(
         "page.html.j2",
         title=options.title,
-        subject=options.subject,
-        baseline=options.baseline,
-        verdict=verdict(groups, options.subject, options.baseline),
+        subject=SUBJECT,
+        baseline=BASELINE,
+        verdict=verdict(groups),
         caveats=run_caveats(groups),
-        headlines=_tiles(groups, options),
+        headlines=_tiles(groups),
         rate_svg=rate_svg(open_groups) if len(open_groups) > 1 else "",
-        sections=[_group_shown(group, options.baseline) for group in groups],
+        sections=[_group_shown(group) for group in groups],
         command=shlex.join(options.command),
         facts=_common_facts(runs, options.facts),
         runs=[(name_of(run), run, _own_facts(run, runs)) for group in groups for run in group.runs],
     )
 
 
-def _tiles(groups: Sequence[Group], options: ReportOptions) -> list[dict[str, Any]]:
+def _tiles(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Each load's mean completion times, large."""
     found = []
     for group in groups:
-        baseline_s, subject_s = (mean_jct_s(group, name) for name in (options.baseline, options.subject))
-        ratio = jct_ratio(group, options.subject, options.baseline)
+        baseline_s, subject_s = (mean_jct_s(group, name) for name in (BASELINE, SUBJECT))
+        ratio = jct_ratio(group)
         if baseline_s is not None and subject_s is not None and ratio is not None:
             tile = {"title": group.title, "baseline_s": baseline_s, "subject_s": subject_s, "ratio": ratio}
             found.append({**tile, "standing": standing(ratio)})
     return found
 
 
-def _group_shown(group: Group, baseline: str) -> dict[str, Any]:
+def _group_shown(group: Group) -> dict[str, Any]:
     """One load as the template shows it."""
     scales = shared_scales(group.runs)
     named = list(zip(column_names(group), group.runs, strict=True))
     return {
         "title": group.title,
         "columns": [(name, colour_of(name_of(run))) for name, run in named],
-        "rows": lines(group, baseline),
+        "rows": lines(group),
         "jct_svg": jct_cdf_svg(group),
         "ttft_svg": ttft_cdf_svg(group),
         "timelines": [
@@ -203,11 +196,6 @@ def _own_facts(run: RunResult, runs: Sequence[RunResult]) -> dict[str, str]:
 # -- sweeps -----------------------------------------------------------------------------------------------
 
 
-def write_page(rows: Sequence[Row], path: Path, *, baseline: str, command: Sequence[str] = ()) -> None:
-    """Write the report of a sweep's rows. Raises ``ConfigError``."""
-    write(sweep_html(rows, baseline=baseline, command=command), path)
-
-
 def sweep_html(rows: Sequence[Row], *, baseline: str, command: Sequence[str] = ()) -> str:
     """The report as one HTML text, without a reference to any other file.
 
@@ -235,20 +223,12 @@ def sweep_html(rows: Sequence[Row], *, baseline: str, command: Sequence[str] = (
     )
 
 
-def families(presets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The systems; and the ablations, ``NAME-...``, each behind the system of that name that it belongs to."""
-    ablations = {each: [name for name in presets if name.startswith(f"{each}-")] for each in presets}
-    belonging = {name for names in ablations.values() for name in names}
-    systems = [name for name in presets if name not in belonging]
-    return systems, [name for each in systems if ablations[each] for name in (each, *ablations[each])]
-
-
 def _matches(grid: Grid) -> list[dict[str, Any]]:
     """Of each section the subject at each load, against the best of the others, figure by figure."""
     found = {
         (match.section.title, match.load, figure): match
         for figure in _MATCHED
-        for match in against_best(grid, SUBJECT, figure)
+        for match in against_best(grid, figure)
     }
     groups = []
     for section in grid.sections:
@@ -262,18 +242,15 @@ def _matches(grid: Grid) -> list[dict[str, Any]]:
 
 
 def _shown(section: Section, baseline: str) -> dict[str, Any]:
-    systems, ablations = families(section.presets)
     return {
         "title": section.title,
-        "lines_svg": lines_svg(section, systems, baseline),
-        "ablations_svg": lines_svg(section, ablations, baseline) if ablations else "",
-        "uses_svg": uses_svg(section),
+        "lines_svg": lines_svg(section, section.presets, baseline),
         "labels": [label.format(baseline=baseline) for label in _SHOWN.values()],
         "groups": [_presets_at(section, load, baseline) for load in section.loads],
     }
 
 
-def _presets_at(section: Section, load: Load, baseline: str) -> dict[str, Any]:
+def _presets_at(section: Section, load: LoadLevel, baseline: str) -> dict[str, Any]:
     bests = {
         figure: plus_minus(section.interval(section.best(load, figure), load, figure), figure)
         for figure in _SHOWN
@@ -285,10 +262,10 @@ def _presets_at(section: Section, load: Load, baseline: str) -> dict[str, Any]:
         for figure in _SHOWN:
             if figure == _RATIO:
                 ratio = section.ratio(preset, baseline, load, JCT) if preset != baseline else None
-                cells.append(Cell(text=UNKNOWN if ratio is None else str(ratio)))
+                cells.append(TableCell(text=UNKNOWN if ratio is None else str(ratio)))
             else:
                 text = plus_minus(section.interval(preset, load, figure), figure)
-                cells.append(Cell(text=text, best=bests.get(figure) == text))
+                cells.append(TableCell(text=text, best=bests.get(figure) == text))
         rows.append({"preset": preset, "colour": colour_of(preset), "cells": cells})
     return {"load": load.title, "rows": rows}
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from controlplane.lab.compare.regret import regret_title, sheets
-from controlplane.lab.compare.rows import JCT, UNKNOWN, Grid, Load, Section
-from controlplane.lab.compare.words import plus_minus, sample_in_words
+from controlplane.lab.compare.rows import JCT, UNKNOWN, Grid, LoadLevel, Section
+from controlplane.lab.compare.words import plus_minus
 
 _PER_MINUTE = 60.0
 # Title, the figures of the column, what they are multiplied by, and their form.
@@ -28,7 +28,7 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], float, str], ...] = (
 
 def markdown(grid: Grid) -> str:
     """Mean JCT of every preset at every load; then all figures at each section's last load but one."""
-    lines = [sample_in_words(grid).strip(), ""] if grid.sample else []
+    lines: list[str] = []
     for section in grid.sections:
         lines += _mean_jct(section)
     for section in grid.sections:
@@ -36,10 +36,10 @@ def markdown(grid: Grid) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def regret_markdown(grid: Grid, baseline: str, *, each: bool = True) -> str:
-    """The regrets of a sweep as a page, with a table of ``each`` section."""
+def regret_markdown(grid: Grid, baseline: str) -> str:
+    """The regrets of a sweep as a page, with a table of each section."""
     page = [f"# {regret_title(grid)}", ""]
-    for sheet in sheets(grid, baseline, each=each):
+    for sheet in sheets(grid, baseline):
         page += [f"## {sheet.title}", "", sheet.says, ""]
         if sheet.rows:
             page += [*table(sheet.header, sheet.rows), ""]
@@ -68,12 +68,12 @@ def _unit(section: Section) -> str:
     return "programs at once" if section.closed else "programs/s"
 
 
-def _cell(section: Section, preset: str, load: Load, *, is_best: bool) -> str:
+def _cell(section: Section, preset: str, load: LoadLevel, *, is_best: bool) -> str:
     text = plus_minus(section.interval(preset, load, JCT), JCT)
     return f"**{text}**" if is_best else text
 
 
-def _all_figures(section: Section, load: Load) -> Iterator[str]:
+def _all_figures(section: Section, load: LoadLevel) -> Iterator[str]:
     header = ["preset", "JCT mean (s)", *(title for title, *_ in _COLUMNS)]
     rows = []
     for preset in section.presets:

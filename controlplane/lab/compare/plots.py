@@ -1,4 +1,4 @@
-"""Plots that compare: distributions at one load, figures against the load, and what KV pools were used for."""
+"""Plots that compare: distributions at one load, and figures against the load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
-from controlplane.lab.compare.rows import Group, Load, Section, mean_jct_s, name_of
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from controlplane.lab.compare.rows import Group, LoadLevel, Section, mean_jct_s, name_of
 from controlplane.lab.compare.style import MUTED, colour_of, marks_of, plot_style, svg_of, tidy
 from controlplane.lab.workload.interval import Interval
 from controlplane.lab.workload.run import RunResult
@@ -53,18 +52,15 @@ def rate_svg(groups: Sequence[Group]) -> str:
         axes = figure.subplots()
         tidy(axes)
         axes.margins(x=0.06)
-        ends: list[tuple[float, float, str]] = []
         for preset in presets:
             points = [(group.rate, mean) for group in groups if (mean := mean_jct_s(group, preset)) is not None]
             rates, means = zip(*points, strict=True) if points else ((), ())
-            axes.plot(rates, means, color=colour_of(preset), marker="o", markersize=5, linewidth=2)
-            if points:
-                ends.append((*points[-1], preset))
+            axes.plot(rates, means, color=colour_of(preset), marker="o", markersize=5, linewidth=2, label=preset)
         axes.set_ylim(bottom=0)
         axes.set_xticks([group.rate for group in groups], [f"{group.rate:g}" for group in groups])
         axes.set_xlabel("arrival rate (programs/s)")
         axes.set_ylabel("mean completion time (s)")
-        _name_ends(axes, ends)
+        axes.legend()
         return svg_of(figure)
 
 
@@ -107,28 +103,8 @@ def _cdf_svg(curves: Sequence[tuple[RunResult, _Floats, int]], xlabel: str, ylab
         return svg_of(figure)
 
 
-def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
-    """Write each line's name at its right end, apart where the ends are close."""
-    low, high = axes.get_ylim()
-    gap = (high - low) * 0.07
-    y_free = low - gap
-    for rate, mean, preset in sorted(ends, key=lambda end: end[1]):
-        y_free = max(mean, y_free + gap)
-        axes.annotate(
-            preset,
-            (rate, y_free),
-            xytext=(9, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour_of(preset),
-            fontweight="bold",
-            annotation_clip=False,
-        )
-
-
 _LOG_FROM = 12.0  # a figure that spans more than so many times its least is drawn on a logarithmic axis
 _DODGE_RATIO = 0.035  # of the axis between two presets at one load, so that their error bars stand apart
-_MOST_COLUMNS = 6
 _TOP_RATIO = 1.5  # of the highest mean: how far an error bar may stretch the axis
 
 
@@ -150,13 +126,6 @@ PANELS = (
     Panel("cache_hit_ratio", "Cache hit rate", ""),
     Panel("steps_per_min", "Throughput", "turns/min"),
 )
-USES = {
-    "pool_decode_ratio": ("decoding", "#3d7fd9"),
-    "pool_prefill_ratio": ("prefilling", "#52b7c4"),
-    "pool_recompute_ratio": ("computing again", "#d9534f"),
-    "pool_caching_ratio": ("caching", "#e2b14c"),
-    "pool_unused_ratio": ("unused", "#b9c0c9"),
-}
 
 
 def lines_svg(section: Section, presets: Sequence[str], baseline: str) -> str:
@@ -223,7 +192,7 @@ def _panel(axes: Axes, section: Section, presets: Sequence[str], panel: Panel, b
         axes.set_ylabel(panel.unit)
 
 
-def _found(section: Section, preset: str, load: Load, panel: Panel, baseline: str) -> Interval | None:
+def _found(section: Section, preset: str, load: LoadLevel, panel: Panel, baseline: str) -> Interval | None:
     if panel.over_baseline:
         return None if preset == baseline else section.ratio(preset, baseline, load, panel.figure)
     return section.interval(preset, load, panel.figure)
@@ -255,42 +224,3 @@ def _ordinate(axes: Axes, panel: Panel, drawn: Sequence[float]) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(6))
     if panel.over_baseline:
         axes.axhline(1.0, color=MUTED, linewidth=1.0, linestyle=(0, (3, 2)))
-
-
-def uses_svg(section: Section) -> str:
-    """For each load a bar a preset: the pool's blocks times time by what they did, mean over seeds."""
-    with plot_style():
-        return svg_of(uses_figure(section))
-
-
-def uses_figure(section: Section) -> Figure:
-    """As ``uses_svg``."""
-    loads, presets = section.loads, section.presets
-    columns = min(len(loads), _MOST_COLUMNS)
-    rows = -(-len(loads) // columns)
-    height = 0.35 + rows * (0.6 + 0.235 * len(presets))
-    figure = Figure(figsize=(12.4, height))
-    figure.subplots_adjust(left=0.135, right=0.978, top=1 - 0.62 / height, bottom=0.28 / height, wspace=0.07)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for axes in panels[len(loads) :]:
-        axes.set_visible(False)
-    for number, (axes, load) in enumerate(zip(panels, loads, strict=False)):
-        starts = [0.0] * len(presets)
-        for figure_name, (_, colour) in USES.items():
-            widths = [
-                found.value if (found := section.interval(preset, load, figure_name)) is not None else 0.0
-                for preset in presets
-            ]
-            axes.barh(range(len(presets)), widths, left=starts, color=colour, height=0.74, linewidth=0)
-            starts = [start + width for start, width in zip(starts, widths, strict=True)]
-        axes.set_xlim(0, 1)
-        axes.set_ylim(len(presets) - 0.4, -0.6)
-        axes.spines[["left", "bottom"]].set_visible(False)
-        axes.tick_params(length=0)
-        axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1] if number + 1 == len(loads) else [0, 0.5]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        axes.set_yticks(range(len(presets)), presets if number % columns == 0 else [""] * len(presets))
-        axes.set_title(load.title if load.closed else f"{load.size:g} programs/s", fontsize=9)
-    handles = [Patch(facecolor=colour, label=label) for label, colour in USES.values()]
-    figure.legend(handles=handles, loc="upper left", ncols=len(USES), bbox_to_anchor=(0.125, 1.0), fontsize=9.5)
-    return figure

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.compare.cases import CLAIRVOYANT, Case, cases
-from controlplane.lab.compare.demands import Answer, answers
+from controlplane.lab.compare.demands import DemandResult, answers
 from controlplane.lab.compare.rows import JCT, SUBJECT, UNKNOWN, Grid
-from controlplane.lab.compare.words import grid_caveats, plus_minus, sample_in_words
+from controlplane.lab.compare.words import grid_caveats, plus_minus
 from controlplane.lab.workload.interval import Interval
 
 
@@ -66,18 +66,17 @@ class Sheet:
     items: Sequence[str] = ()
 
 
-def sheets(grid: Grid, baseline: str, *, each: bool = True) -> list[Sheet]:
-    """The page in its order, with a table of ``each`` section.
+def sheets(grid: Grid, baseline: str) -> list[Sheet]:
+    """The page in its order, with a table of each section.
 
     Raises ``ConfigError`` without a run that ended well.
     """
     found = cases(grid)
     if not found:
         raise ConfigError("a report needs a successful run")
-    given = answers(found, baseline)
-    asked = [_asked(given), *_missed(given)] if given else []
-    tables = _by_section(found, baseline) if each else ()
-    return [_summary(grid, found, baseline), *asked, *tables, _notes(grid)]
+    answered = answers(found, baseline)
+    asked = [_asked(answered), *_missed(answered)] if answered else []
+    return [_summary(grid, found, baseline), *asked, *_by_section(found, baseline), _notes(grid)]
 
 
 def regret_title(grid: Grid) -> str:
@@ -89,22 +88,22 @@ def _summary(grid: Grid, found: Sequence[Case], baseline: str) -> Sheet:
     return Sheet(
         title="All cases",
         says=(
-            f"{sample_in_words(grid)}{len(found)} cases: a workload on a hardware with one telemetry at one load. "
+            f"{len(found)} cases: a workload on a hardware with one telemetry at one load. "
             f"Median and worst over them of each preset's mean JCT over that of {baseline}, of the best preset, of "
             f"the {CLAIRVOYANT} (its regret), and over the bound that no order can beat."
         ),
         header=("preset", "cases", *_ratios(baseline), "worst regret at"),
-        rows=[_told(standing) for standing in standings(found, grid.presets, baseline)],
+        rows=[_row(standing) for standing in standings(found, grid.presets, baseline)],
     )
 
 
-def _told(standing: Standing) -> list[str]:
+def _row(standing: Standing) -> list[str]:
     spreads = (standing.over_baseline, standing.over_best, standing.regret, standing.over_bound)
-    told = [UNKNOWN if spread is None else f"{spread[0]:.2f}, {spread[1]:.2f}" for spread in spreads]
-    return [standing.preset, str(standing.cases), *told, standing.worst or UNKNOWN]
+    cells = [UNKNOWN if spread is None else f"{spread[0]:.2f}, {spread[1]:.2f}" for spread in spreads]
+    return [standing.preset, str(standing.cases), *cells, standing.worst or UNKNOWN]
 
 
-def _asked(given: Sequence[Answer]) -> Sheet:
+def _asked(answered: Sequence[DemandResult]) -> Sheet:
     return Sheet(
         title=f"What is asked of {SUBJECT}",
         says="In every case. Where it is the best preset itself, its ratio to that is 1.",
@@ -117,13 +116,13 @@ def _asked(given: Sequence[Answer]) -> Sheet:
                 f"{answer.median:.2f}",
                 f"{answer.worst:.2f}",
             ]
-            for answer in given
+            for answer in answered
         ],
     )
 
 
-def _missed(given: Sequence[Answer]) -> Iterator[Sheet]:
-    for answer in given:
+def _missed(answered: Sequence[DemandResult]) -> Iterator[Sheet]:
+    for answer in answered:
         if answer.missed:
             yield Sheet(
                 title=f"Where {SUBJECT} loses: {answer.title}",

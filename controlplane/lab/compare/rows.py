@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.presets import DEFAULT, FORESEEING, PRESETS
+from controlplane.core.policies.presets import DEFAULT, FORESEEING, PRESETS
 from controlplane.lab.workload.arrivals import Closed, parse_arrival
 from controlplane.lab.workload.interval import Interval, mean_interval, ratio_interval
 from controlplane.lab.workload.run import RunResult
@@ -58,7 +58,6 @@ _NEEDS_ENGINES = "routed_"
 
 
 Row = dict[str, str]  # of a sweep's results
-_PLACE = ("workload", "hardware", "arrival", "telemetry", "seed")  # what a preset ran in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TableCell:
     """One figure as printed. ``best``: nothing beside it has a better one."""
 
     text: str
@@ -88,7 +87,7 @@ class Line:
     """One figure over the runs of a group, in their order."""
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
@@ -129,21 +128,21 @@ def mean_jct_s(group: Group, preset: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def jct_ratio(group: Group, preset: str, baseline: str = BASELINE) -> float | None:
-    """Mean JCT of ``preset`` over that of ``baseline``; below 1 the preset is faster. None: not comparable."""
-    ours, theirs = mean_jct_s(group, preset), mean_jct_s(group, baseline)
+def jct_ratio(group: Group) -> float | None:
+    """Mean JCT of the subject over that of the baseline; below 1 the subject is faster. None: not comparable."""
+    ours, theirs = mean_jct_s(group, SUBJECT), mean_jct_s(group, BASELINE)
     return ours / theirs if ours is not None and theirs is not None else None
 
 
 def telemetries(runs: Sequence[RunResult]) -> list[str]:
     """What the programs told of themselves, by the runs that say so: more than one are not to be compared."""
-    return sorted({told for run in runs if (told := run.facts.get("telemetry"))})
+    return sorted({telemetry for run in runs if (telemetry := run.facts.get("telemetry"))})
 
 
-def lines(group: Group, baseline: str = BASELINE) -> list[Line]:
+def lines(group: Group) -> list[Line]:
     """Every figure of the group, the ratio of mean JCT to the baseline's first."""
     metrics = [metric for metric in ROWS if group.routed or not metric[0].startswith(_NEEDS_ENGINES)]
-    return [_ratio_line(group, baseline), *(_line(group, *metric) for metric in metrics)]
+    return [_ratio_line(group), *(_line(group, *metric) for metric in metrics)]
 
 
 def standing(ratio: float, figure: str = JCT) -> str:
@@ -180,25 +179,25 @@ def _line(group: Group, field: str, label: str, form: str) -> Line:
     compared = len(set(texts)) > 1 and lower is not None
     best = (min if lower else max)(present) if present and compared else None
     best_texts = {form.format(best)} if best is not None else set()
-    return Line(label=label, cells=tuple(Cell(text=text, best=text in best_texts) for text in texts))
+    return Line(label=label, cells=tuple(TableCell(text=text, best=text in best_texts) for text in texts))
 
 
-def _ratio_line(group: Group, baseline: str) -> Line:
-    theirs = mean_jct_s(group, baseline)
+def _ratio_line(group: Group) -> Line:
+    theirs = mean_jct_s(group, BASELINE)
     ratios = [run.summary.jct_mean_s / theirs if theirs and run.summary.jct_mean_s else None for run in group.runs]
     present = [ratio for ratio in ratios if ratio is not None]
     best = min(present) if len(present) > 1 and standing(min(present)) == BETTER else None
     return Line(
-        label=f"mean JCT vs {baseline}",
+        label=f"mean JCT vs {BASELINE}",
         cells=tuple(
-            Cell(text=UNKNOWN if ratio is None else f"{ratio:.2f}x", best=best is not None and ratio == best)
+            TableCell(text=UNKNOWN if ratio is None else f"{ratio:.2f}x", best=best is not None and ratio == best)
             for ratio in ratios
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Load:
+class LoadLevel:
     """How programs arrive. ``size``: programs a second where they do so openly, else programs at once."""
 
     closed: bool
@@ -223,13 +222,13 @@ class Section:
     def __init__(self, workload: str, hardware: str, rows: Sequence[Row], telemetry: str = "") -> None:
         """``telemetry``: how much was told, where the grid has several kinds of that."""
         self.workload, self.hardware, self.telemetry = workload, hardware, telemetry
-        self._rows: dict[tuple[str, Load], dict[str, Row]] = defaultdict(dict)
+        self._rows: dict[tuple[str, LoadLevel], dict[str, Row]] = defaultdict(dict)
         for row in rows:
             self._rows[row["preset"], load_of(row)][row["seed"]] = row
         self.presets = _ordered({preset for preset, _ in self._rows})
         self.systems = [preset for preset in self.presets if preset not in FORESEEING]  # that a node can run
         self.loads = sorted({load for _, load in self._rows})
-        self._values: dict[tuple[str, Load, str], dict[str, float]] = {}
+        self._values: dict[tuple[str, LoadLevel, str], dict[str, float]] = {}
 
     @property
     def closed(self) -> bool:
@@ -238,14 +237,14 @@ class Section:
 
     @property
     def title(self) -> str:
-        told = f", telemetry {self.telemetry}" if self.telemetry else ""
-        return f"{self.workload} on {self.hardware}{told}" + (", closed arrivals" if self.closed else "")
+        telemetry = f", telemetry {self.telemetry}" if self.telemetry else ""
+        return f"{self.workload} on {self.hardware}{telemetry}" + (", closed arrivals" if self.closed else "")
 
-    def rows(self, preset: str, load: Load) -> list[Row]:
+    def rows(self, preset: str, load: LoadLevel) -> list[Row]:
         """One of each seed."""
         return list(self._rows.get((preset, load), {}).values())
 
-    def values(self, preset: str, load: Load, figure: str) -> dict[str, float]:
+    def values(self, preset: str, load: LoadLevel, figure: str) -> dict[str, float]:
         """The figure by seed. A run without a program that ended well has none but its counts."""
         key = (preset, load, figure)
         if key not in self._values:
@@ -257,17 +256,17 @@ class Section:
             }
         return self._values[key]
 
-    def interval(self, preset: str, load: Load, figure: str) -> Interval | None:
+    def interval(self, preset: str, load: LoadLevel, figure: str) -> Interval | None:
         """Its mean over seeds; None where there is none."""
         values = self.values(preset, load, figure)
         return mean_interval(list(values.values())) if values else None
 
-    def ratio(self, above: str, below: str, load: Load, figure: str) -> Interval | None:
+    def ratio(self, above: str, below: str, load: LoadLevel, figure: str) -> Interval | None:
         """The figure of ``above`` over that of ``below``, seed by seed; None without a seed that both have."""
         ours, theirs = self.values(above, load, figure), self.values(below, load, figure)
         return ratio_interval([(value, theirs[seed]) for seed, value in ours.items() if seed in theirs])
 
-    def best(self, load: Load, figure: str, among: Iterable[str] | None = None) -> str:
+    def best(self, load: LoadLevel, figure: str, among: Iterable[str] | None = None) -> str:
         """The preset whose mean is best, of those that a node can run; empty where fewer than two have one, or the
         figure has no better end.
         """
@@ -290,10 +289,10 @@ class Grid:
         several = len({row["telemetry"] for row in self.rows}) > 1
         groups: dict[tuple[str, str, str, bool], list[Row]] = defaultdict(list)
         for row in self.rows:
-            told = row["telemetry"] if several else ""
-            groups[row["workload"], row["hardware"], told, load_of(row).closed].append(row)
+            telemetry = row["telemetry"] if several else ""
+            groups[row["workload"], row["hardware"], telemetry, load_of(row).closed].append(row)
         self.sections = [
-            Section(workload, hardware, of, told) for (workload, hardware, told, _), of in groups.items()
+            Section(workload, hardware, of, telemetry) for (workload, hardware, telemetry, _), of in groups.items()
         ]
 
     @property
@@ -307,13 +306,6 @@ class Grid:
         return sorted({row["seed"] for row in self.rows}, key=int)
 
     @property
-    def sample(self) -> tuple[int, int] | None:
-        """How many cells there are, of how many they were drawn; None where nothing was, or all have been run."""
-        drawn = {tuple(row[axis] for axis in _PLACE) for row in self.rows}
-        of = max((int(float(row["drawn_from"])) for row in self.rows), default=0)
-        return (len(drawn), of) if len(drawn) < of else None
-
-    @property
     def codes(self) -> dict[tuple[str, str], int]:
         """How many rows there are of each code: its digest and its revision."""
         found: dict[tuple[str, str], int] = defaultdict(int)
@@ -322,12 +314,12 @@ class Grid:
         return dict(found)
 
 
-def load_of(row: Row) -> Load:
+def load_of(row: Row) -> LoadLevel:
     """The load of a row."""
     arrival = parse_arrival(row["arrival"])
     if isinstance(arrival, Closed):
-        return Load(True, arrival.n, row["arrival"])
-    return Load(False, arrival.rate, row["arrival"])
+        return LoadLevel(True, arrival.n, row["arrival"])
+    return LoadLevel(False, arrival.rate, row["arrival"])
 
 
 def _current(rows: Sequence[Row]) -> list[Row]:

@@ -32,11 +32,6 @@ PRESET_COLOURS = {
     "infercept": "#c2508f",
     "mars-paper": "#f2c14e",
     "concur": "#3aa6a0",
-    "program-fcfs": "#a5c882",
-    "mars-no-admission": "#f0a04b",
-    "mars-no-coordinator": "#b5651d",
-    "mars-no-coscheduler": "#d6455d",
-    "continuum-static-ttl": "#6fb53f",
 }
 # How a line is drawn where many presets meet: not by its colour alone.
 _MARKS = {
@@ -85,7 +80,7 @@ def colour_of(preset: str) -> str:
 
 
 def marks_of(presets: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """Marker and line style of each preset; ablations and presets that this page does not know are broken lines."""
+    """Marker and line style of each preset; variants and presets that this page does not know are broken lines."""
     others = [name for name in presets if name not in _MARKS]
     broken = {name: _OTHER_MARKS[index % len(_OTHER_MARKS)] for index, name in enumerate(others)}
     return {name: _MARKS.get(name) or broken[name] for name in presets}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,18 +18,20 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
+from controlplane.core.model.text import printable
 from controlplane.lab.compare.rows import (
     BASELINE,
     JCT,
     LABELS,
     SUBJECT,
     UNKNOWN,
-    Cell,
     Grid,
     Group,
-    Load,
+    LoadLevel,
     Section,
+    TableCell,
     column_names,
     group_runs,
     lines,
@@ -45,6 +46,7 @@ from controlplane.lab.compare.words import (
     verdict,
     winners,
 )
+from controlplane.lab.console import Console
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.tenants import jain_of
 from controlplane.lab.workload.trace import Trace
@@ -57,17 +59,17 @@ _MOST_LOSSES = 12
 Advance = Callable[[str, int, int], None]
 
 
-def marked(cells: Iterable[Cell]) -> Iterator[str]:
+def marked(cells: Iterable[TableCell]) -> Iterator[Text]:
     """Texts of one width, the best with a star."""
-    return (f"[bold green]{cell.text} *[/]" if cell.best else f"{cell.text}  " for cell in cells)
+    return (Text(f"{cell.text} *", "bold green") if cell.best else Text(f"{cell.text}  ") for cell in cells)
 
 
-def _say(console: Console, said: Iterable[str], style: str = "") -> None:
-    for line in said:
+def _print(console: Console, texts: Iterable[str], style: str = "") -> None:
+    for line in texts:
         console.print(line, style=style, highlight=False)
 
 
-def comparison_tables(runs: Sequence[RunResult], *, baseline: str = BASELINE, width: int = 120) -> list[Table]:
+def comparison_tables(runs: Sequence[RunResult], *, width: int = 120) -> list[Table]:
     """Metrics down, runs across, grouped by arrival rate; as many tables as ``width`` columns of text need.
 
     The best value of each rate is bold and marked with ``*``.
@@ -80,23 +82,17 @@ def comparison_tables(runs: Sequence[RunResult], *, baseline: str = BASELINE, wi
             if sum(other.size for other in pages[-1]) + part.size > columns:
                 pages.append([])
             pages[-1].append(part)
-    return [_runs_table(page, baseline) for page in pages if page]
+    return [_runs_table(page) for page in pages if page]
 
 
-def print_comparison(
-    runs: Sequence[RunResult],
-    console: Console | None = None,
-    *,
-    subject: str = SUBJECT,
-    baseline: str = BASELINE,
-) -> None:
-    """Print the tables, the loads at which ``subject`` is not better, and what limits the comparison."""
+def print_comparison(runs: Sequence[RunResult], console: Console | None = None) -> None:
+    """Print the tables, the loads at which the default preset is not better, and what limits the comparison."""
     console = console or Console()
-    for table in comparison_tables(runs, baseline=baseline, width=console.width):
+    for table in comparison_tables(runs, width=console.width):
         console.print(table)
     groups = group_runs(runs)
-    _say(console, filter(None, [verdict(groups, subject, baseline)]), "bold")
-    _say(console, (f"Note: {caveat}" for caveat in run_caveats(groups)))
+    _print(console, filter(None, [verdict(groups)]), "bold")
+    _print(console, (f"Note: {caveat}" for caveat in run_caveats(groups)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +107,16 @@ class _Part:
         return int(self.runs.stop - self.runs.start)
 
 
-def _runs_table(parts: Sequence[_Part], baseline: str) -> Table:
-    told = telemetries([run for part in parts for run in part.group.runs])
-    caption = "* best of its load" + (f"; telemetry {', '.join(told)}" if told else "")
+def _runs_table(parts: Sequence[_Part]) -> Table:
+    telemetry = telemetries([run for part in parts for run in part.group.runs])
+    caption = "* best of its load" + (f"; telemetry {', '.join(telemetry)}" if telemetry else "")
     table = Table(caption=caption, caption_justify="left", header_style="bold")
     table.add_column("", no_wrap=True)
     for part in parts:
         for index, name in enumerate(column_names(part.group)[part.runs]):
             head = part.group.title if index == 0 else ""
             table.add_column(f"{head}\n{name}", justify="right", no_wrap=True)
-    for found in zip(*(lines(part.group, baseline) for part in parts), strict=True):
+    for found in zip(*(lines(part.group) for part in parts), strict=True):
         cells = [cell for part, line in zip(parts, found, strict=True) for cell in line.cells[part.runs]]
         table.add_row(found[0].label, *marked(cells), end_section=found[0].label.startswith("mean JCT vs"))
     return table
@@ -132,13 +128,13 @@ def print_sweep(grid: Grid, console: Console, figure: str = JCT, baseline: str =
         for title, table in tables(section, figure, baseline, console.width):
             console.print(title, style="bold", highlight=False)
             console.print(table)
-    _say(console, (*headlines(grid, baseline), *winners(grid)))
+    _print(console, (*headlines(grid, baseline), *winners(grid)))
     if lost := losses(grid):
         console.print(f"Where {SUBJECT} has a higher mean JCT than the best of the others:", highlight=False)
-        _say(console, (f"  {line}" for line in lost[:_MOST_LOSSES]))
+        _print(console, (f"  {line}" for line in lost[:_MOST_LOSSES]))
         if len(lost) > _MOST_LOSSES:
             console.print(f"  and at {len(lost) - _MOST_LOSSES} loads more", highlight=False)
-    _say(console, (f"Note: {caveat}" for caveat in grid_caveats(grid)))
+    _print(console, (f"Note: {caveat}" for caveat in grid_caveats(grid)))
 
 
 def tables(
@@ -151,10 +147,10 @@ def tables(
     most = max(1, (width - _NAME_WIDTH) // _LOAD_WIDTH)
     title = f"{LABELS[figure]}: {section.title}"
 
-    def of_preset(preset: str, load: Load) -> str:
+    def of_preset(preset: str, load: LoadLevel) -> str:
         return plus_minus(section.interval(preset, load, figure), figure)
 
-    def against(preset: str, load: Load) -> str:
+    def against(preset: str, load: LoadLevel) -> str:
         ratio = section.ratio(preset, baseline, load, figure)
         return UNKNOWN if ratio is None else str(ratio)
 
@@ -167,7 +163,11 @@ def tables(
 
 
 def _table(
-    section: Section, loads: Sequence[Load], presets: Sequence[str], cell: Callable[[str, Load], str], figure: str
+    section: Section,
+    loads: Sequence[LoadLevel],
+    presets: Sequence[str],
+    cell: Callable[[str, LoadLevel], str],
+    figure: str,
 ) -> Table:
     table = Table(header_style="bold")
     table.add_column("programs" if section.closed else "arrivals")
@@ -175,7 +175,7 @@ def _table(
         table.add_column(load.title, justify="right", no_wrap=True)
     best = {load: section.best(load, figure) for load in loads}
     for preset in presets:
-        cells = (Cell(text=cell(preset, load), best=preset == best[load]) for load in loads)
+        cells = (TableCell(text=cell(preset, load), best=preset == best[load]) for load in loads)
         table.add_row(preset, *marked(cells))
     return table
 
@@ -186,7 +186,7 @@ def progress_bar(
 ) -> Iterator[Advance]:
     """A bar on standard error; the function it yields is told a label, what is done, and of how much."""
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
@@ -242,7 +242,7 @@ _SECRET_OPTIONS = ("--api-key", "--header", "-H")
 def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json: bool) -> None:
     """Print ``runs`` and, if ``out`` is given, save them there beside a report."""
     for problem in trace.rejected[:5]:
-        print(f"rejected: {problem}", file=sys.stderr)  # noqa: T201
+        print(f"rejected: {printable(problem)}", file=sys.stderr)  # noqa: T201
     if len(trace.rejected) > 5:
         print(f"rejected: {len(trace.rejected) - 5} more programs", file=sys.stderr)  # noqa: T201
     if json:
@@ -254,10 +254,7 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
         print_comparison(runs)
         print_tenants(runs)
     if out is not None:
-        from controlplane.lab.compare.html import (  # with matplotlib, which takes its time
-            ReportOptions,
-            write_report,
-        )
+        from controlplane.lab.compare.html import ReportOptions, write_report
 
         save_runs(runs, out)
         write_report(runs, out / "report.html", ReportOptions(command=_without_secrets(sys.argv)))

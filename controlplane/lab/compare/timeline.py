@@ -12,10 +12,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.lab.compare.rows import name_of
 from controlplane.lab.compare.style import CPU, INK, KV, MUTED, colour_of, plot_style, svg_of, tidy
-from controlplane.lab.compare.throughput import tokens_per_s
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.series import Series
 
@@ -33,7 +32,6 @@ class Scales:
     kv_ratio: float
     tools: float
     slowdown: float
-    tokens_per_s: float
 
 
 def shared_scales(runs: Sequence[RunResult]) -> Scales:
@@ -50,32 +48,30 @@ def shared_scales(runs: Sequence[RunResult]) -> Scales:
         kv_ratio=min(top("kv_use_ratio", 1.05), 4.0),
         tools=max(top("tools_active", 1), top("tools_waiting", 1)),
         slowdown=min(top("tool_slowdown_ratio", 2), 10.0),
-        tokens_per_s=max([1.0, *(tokens_per_s(run, time_s)[1].max() for run in runs)]) * 1.08,
     )
 
 
 def timeline_svg(run: RunResult, scales: Scales) -> str:
-    """The six panels of one run."""
+    """The five panels of one run."""
     columns = _columns(run.series)
     with plot_style():
-        figure = Figure(figsize=(6.4, 9.6), layout="constrained")
-        panels = figure.subplots(6, 1, sharex=True, height_ratios=[2.2, 1.1, 1.6, 1.1, 1.3, 1.1])
+        figure = Figure(figsize=(6.4, 8.4), layout="constrained")
+        panels = figure.subplots(5, 1, sharex=True, height_ratios=[2.2, 1.1, 1.6, 1.3, 1.1])
         colour = colour_of(name_of(run))
         _admission(panels[0], columns, colour, scales)
         _queue(panels[1], columns, colour, scales)
         _kv(panels[2], columns, colour, scales)
-        _throughput(panels[3], run, colour, scales)
-        _tools(panels[4], columns, scales)
-        _slowdown(panels[5], columns, scales)
+        _tools(panels[3], columns, scales)
+        _slowdown(panels[4], columns, scales)
         for axes in panels:
             tidy(axes)
-        for axes in (panels[0], panels[1], panels[4]):
+        for axes in (panels[0], panels[1], panels[3]):
             axes.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=2))
-        for axes in (panels[2], panels[3], panels[5]):
+        for axes in (panels[2], panels[4]):
             axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
         for axes in (panels[0], panels[2]):
             _shade(axes, run.series, run.series.kv_overloaded, KV)
-        for axes in (panels[0], panels[4], panels[5]):
+        for axes in (panels[0], panels[3], panels[4]):
             _shade(axes, run.series, run.series.cpu_overloaded, CPU)
         panels[-1].set_xlim(0, scales.time_s)
         panels[-1].set_xlabel("time since the first arrival (s)")
@@ -181,14 +177,6 @@ def _kv(axes: Axes, columns: dict[str, _Floats], colour: str, scales: Scales) ->
         Patch(facecolor=MUTED, alpha=0.16, label="resident"),
         Patch(facecolor=KV, alpha=0.25, label="overloaded"),
     )
-
-
-def _throughput(axes: Axes, run: RunResult, colour: str, scales: Scales) -> None:
-    edges, per_s = tokens_per_s(run, scales.time_s)
-    axes.stairs(per_s, edges, color=colour, linewidth=1.3)
-    axes.set_ylim(0, scales.tokens_per_s)
-    axes.set_ylabel("tokens/s")
-    _head(axes, "Output")
 
 
 def _tools(axes: Axes, columns: dict[str, _Floats], scales: Scales) -> None:

@@ -16,11 +16,10 @@ from controlplane.lab.compare.rows import (
     WORSE,
     Grid,
     Group,
-    Load,
+    LoadLevel,
     Section,
     column_names,
     jct_ratio,
-    lower_is_better,
     standing,
     telemetries,
 )
@@ -37,7 +36,7 @@ class Match:
     """A preset against the best of the others at one load. ``ratio``: its figure over the other's."""
 
     section: Section
-    load: Load
+    load: LoadLevel
     figure: str
     other: str
     ratio: Interval
@@ -77,22 +76,17 @@ def plus_minus(found: Interval | None, figure: str) -> str:
     return f"{value:,.{decimals}f}{unit} ± {half:,.{decimals}f}"
 
 
-def against_best(grid: Grid, subject: str, figure: str) -> list[Match]:
-    """``subject`` at each load against the best of the others; loads at which either was not run are left out."""
-    return _met(
-        grid,
-        subject,
-        figure,
-        lambda section, load: section.best(load, figure, [name for name in section.systems if name != subject]),
-    )
+def against_best(grid: Grid, figure: str = JCT) -> list[Match]:
+    """The subject at each load against the best of the others; loads at which either was not run are left out."""
+
+    def best_of_others(section: Section, load: LoadLevel) -> str:
+        return section.best(load, figure, [name for name in section.systems if name != SUBJECT])
+
+    return _met(grid, figure, best_of_others)
 
 
-def against(grid: Grid, subject: str, baseline: str, figure: str = JCT) -> list[Match]:
-    """``subject`` against one preset, at every load."""
-    return _met(grid, subject, figure, lambda section, load: baseline)
-
-
-def _met(grid: Grid, subject: str, figure: str, other: Callable[[Section, Load], str]) -> list[Match]:
+def _met(grid: Grid, figure: str, other: Callable[[Section, LoadLevel], str]) -> list[Match]:
+    """The subject against another preset at each load, where both were run."""
     return [
         Match(
             section=section,
@@ -104,33 +98,33 @@ def _met(grid: Grid, subject: str, figure: str, other: Callable[[Section, Load],
         )
         for section in grid.sections
         for load in section.loads
-        if (name := other(section, load)) and (ratio := section.ratio(subject, name, load, figure)) is not None
+        if (name := other(section, load)) and (ratio := section.ratio(SUBJECT, name, load, figure)) is not None
     ]
 
 
-def headlines(grid: Grid, baseline: str, subject: str = SUBJECT) -> list[str]:
-    """What the sweep says of mean JCT, in sentences; none where ``subject`` met nobody."""
-    said = []
-    matches = against_best(grid, subject, JCT)
+def headlines(grid: Grid, baseline: str) -> list[str]:
+    """What the sweep says of mean JCT, in sentences; none where the subject met nobody."""
+    sentences = []
+    matches = against_best(grid)
     if matches:
         stood = Counter(match.standing for match in matches)
-        said.append(
-            f"Of {len(matches)} cases (a workload on a hardware at a load) {subject} has the lowest mean JCT of "
+        sentences.append(
+            f"Of {len(matches)} cases (a workload on a hardware at a load) {SUBJECT} has the lowest mean JCT of "
             f"all presets in {stood[BETTER]}, is not told from the best of the others in {stood[SAME]} (even "
             f"within {EVEN_BAND:.0%}, or within noise), and is beaten in {stood[WORSE]}."
         )
-    if subject != baseline and (met := against(grid, subject, baseline)):
+    if baseline != SUBJECT and (met := _met(grid, JCT, lambda section, load: baseline)):
         least, most = (choose(met, key=lambda match: match.ratio.value) for choose in (min, max))
-        said.append(
+        sentences.append(
             f"Against {baseline} its mean JCT is {least.ratio} times as long at best ({least.where}) "
             f"and {most.ratio} times at worst ({most.where})."
         )
-    return said
+    return sentences
 
 
 def winners(grid: Grid) -> list[str]:
     """For each workload on each hardware: which preset has the lowest mean JCT at which loads."""
-    said = []
+    sentences = []
     for section in grid.sections:
         at: dict[str, list[str]] = {}
         for load in section.loads:
@@ -138,12 +132,12 @@ def winners(grid: Grid) -> list[str]:
             if best:
                 at.setdefault(best, []).append(load.title + _rivals(section, load, best))
         if at:
-            told = "; ".join(f"{preset} at {', '.join(loads)}" for preset, loads in at.items())
-            said.append(f"{section.title}: {told}.")
-    return said
+            listed = "; ".join(f"{preset} at {', '.join(loads)}" for preset, loads in at.items())
+            sentences.append(f"{section.title}: {listed}.")
+    return sentences
 
 
-def _rivals(section: Section, load: Load, best: str) -> str:
+def _rivals(section: Section, load: LoadLevel, best: str) -> str:
     """Presets that the best one is not told from, in brackets."""
     rivals = [
         preset
@@ -157,64 +151,53 @@ def _rivals(section: Section, load: Load, best: str) -> str:
     return f" (not told from {', '.join(rivals)})" if rivals else ""
 
 
-def losses(grid: Grid, subject: str = SUBJECT, figure: str = JCT) -> list[str]:
-    """Where another preset does better than ``subject``: a line for each load, sure ones first, the worst first."""
-    found = [match for match in against_best(grid, subject, figure) if match.is_loss]
-    worst_first = -1 if lower_is_better(figure) else 1
-    found.sort(key=lambda match: (not match.is_sure, worst_first * match.ratio.value))
+def losses(grid: Grid) -> list[str]:
+    """Where another preset has a lower mean JCT than the subject: a line for each load, sure ones first."""
+    found = [match for match in against_best(grid) if match.is_loss]
+    found.sort(key=lambda match: (not match.is_sure, -match.ratio.value))
     return [match.text for match in found]
-
-
-def sample_in_words(grid: Grid) -> str:
-    """How large a part of its grid a sample is, with a space behind it; empty where the grid is whole."""
-    if grid.sample is None:
-        return ""
-    drawn, of = grid.sample
-    return (
-        f"A sample: {drawn:,} of the grid's {of:,} cells (each a workload on a hardware with one telemetry, one "
-        "load and one seed), drawn evenly over each of these, with all presets in each. "
-    )
 
 
 def grid_caveats(grid: Grid) -> list[str]:
     """What a reader must know before believing a figure."""
-    said = [*filter(None, [sample_in_words(grid).strip()]), *_of_codes(grid), *_of_rows(grid)]
+    sentences = [*_of_codes(grid), *_of_rows(grid)]
     fewest, most = _seeds(grid) if grid.sections else (0, 0)
     if most == 1:
         one = "One seed was run" if len(grid.seeds) == 1 else "One seed was run of each case"
-        said.append(f"{one}: there are no intervals, and a difference may be chance.")
+        sentences.append(f"{one}: there are no intervals, and a difference may be chance.")
     elif most:
-        differ = " (CAREFUL: they differ)" if grid.sample is None else ""
-        every = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds{differ}"
-        said.append(
+        every = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds (CAREFUL: they differ)"
+        sentences.append(
             f"Means over {every}, with 95% intervals by Student's t, as so few values are too few to resample. "
             "Ratios are of runs with the same seed, hence the same arrivals: they are surer than the means."
         )
     if any(section.closed for section in grid.sections):
-        said.append(_LITTLE)
-    return said
+        sentences.append(_LITTLE)
+    return sentences
 
 
 def _of_codes(grid: Grid) -> list[str]:
     if len({code for code, _ in grid.codes}) < 2:
         return []
-    told = ", ".join(f"{revision or code} ({count} runs)" for (code, revision), count in grid.codes.items())
-    return [f"CAREFUL: runs of several versions of the code are mixed: {told}. --redo-changed runs old ones anew."]
+    listed = ", ".join(f"{revision or code} ({count} runs)" for (code, revision), count in grid.codes.items())
+    return [
+        f"CAREFUL: runs of several versions of the code are mixed: {listed}. --redo-changed runs old ones anew."
+    ]
 
 
 def _of_rows(grid: Grid) -> list[str]:
-    said = []
+    sentences = []
     if grid.outdated:
-        said.append(f"{grid.outdated} rows of other parameters than the last ones are left out.")
+        sentences.append(f"{grid.outdated} rows of other parameters than the last ones are left out.")
     if grid.wrong:
         reasons = Counter(row["error"] for row in grid.wrong).most_common(_MOST_REASONS)
-        told = "; ".join(f"{reason} ({count})" for reason, count in reasons)
-        said.append(f"{len(grid.wrong)} runs went wrong and are in no figure: {told}.")
+        listed = "; ".join(f"{reason} ({count})" for reason, count in reasons)
+        sentences.append(f"{len(grid.wrong)} runs went wrong and are in no figure: {listed}.")
     failed = Counter[str]()
     for row in grid.rows:
         failed[row["preset"]] += int(float(row["programs_failed"]))
-    told = ", ".join(f"{preset} {count}" for preset, count in failed.items() if count)
-    return [*said, f"Programs failed, and are in no time figure: {told}."] if told else said
+    listed = ", ".join(f"{preset} {count}" for preset, count in failed.items() if count)
+    return [*sentences, f"Programs failed, and are in no time figure: {listed}."] if listed else sentences
 
 
 def _seeds(grid: Grid) -> tuple[int, int]:
@@ -228,20 +211,20 @@ def _seeds(grid: Grid) -> tuple[int, int]:
     return min(counts), max(counts)
 
 
-def verdict(groups: Sequence[Group], subject: str = SUBJECT, baseline: str = BASELINE) -> str:
-    """At which loads ``subject`` does not have the lower mean JCT; empty where they never met."""
-    ratios = [(group.title, jct_ratio(group, subject, baseline)) for group in groups]
+def verdict(groups: Sequence[Group]) -> str:
+    """At which loads the subject does not have the lower mean JCT; empty where they never met."""
+    ratios = [(group.title, jct_ratio(group)) for group in groups]
     met = [(title, ratio) for title, ratio in ratios if ratio is not None]
     if not met:
         return ""
-    told = [(f"{title} ({ratio:.2f}x)", standing(ratio)) for title, ratio in met]
-    better, same, worse = ([text for text, how in told if how == kind] for kind in (BETTER, SAME, WORSE))
-    if len(better) == len(told):
-        return f"{subject} has a lower mean JCT than {baseline} at every load measured: {', '.join(better)}."
+    listed = [(f"{title} ({ratio:.2f}x)", standing(ratio)) for title, ratio in met]
+    better, same, worse = ([text for text, how in listed if how == kind] for kind in (BETTER, SAME, WORSE))
+    if len(better) == len(listed):
+        return f"{SUBJECT} has a lower mean JCT than {BASELINE} at every load measured: {', '.join(better)}."
     parts = [
-        f"{subject} is NOT better than {baseline} in mean JCT at {', '.join(worse)}" if worse else "",
-        f"{subject} and {baseline} are even (within 2%) at {', '.join(same)}" if same else "",
-        f"{subject} is better at {', '.join(better)}" if better else "",
+        f"{SUBJECT} is NOT better than {BASELINE} in mean JCT at {', '.join(worse)}" if worse else "",
+        f"{SUBJECT} and {BASELINE} are even (within 2%) at {', '.join(same)}" if same else "",
+        f"{SUBJECT} is better at {', '.join(better)}" if better else "",
     ]
     return "; ".join(part for part in parts if part) + "."
 
@@ -260,9 +243,9 @@ def run_caveats(groups: Sequence[Group]) -> list[str]:
                 found.append(
                     f"{where}: {failed} of {failed + ended} programs failed{why} and are in no time figure."
                 )
-    told = telemetries([run for group in groups for run in group.runs])
-    if len(told) > 1:
-        found.append(f"The runs differ in what their programs told (telemetry {', '.join(told)}).")
+    listed = telemetries([run for group in groups for run in group.runs])
+    if len(listed) > 1:
+        found.append(f"The runs differ in what their programs told (telemetry {', '.join(listed)}).")
     if any(not group.rate for group in groups):
         found.append(_LITTLE)
     return found

@@ -3,7 +3,9 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,48 +19,83 @@ from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_
 from controlplane.lab.double.conversations import Conversations, Prompt
 from controlplane.lab.double.driver import Driver, RunningTurn
 from controlplane.lab.double.replies import ReplyFormat, Usage, error_json, reply_text
+from controlplane.lab.double.responses_api import ResponsesFormat, parse_responses
 from controlplane.lab.sim.engine_model import Call, ContextTooLong
 
 _LEAST_CHUNKS_APART_S = 0.02
 _MOST_CHUNKS_A_SECOND = 1000  # of all streams together: what one core writes with ease
 
 
-class ChatService:
-    """Answers chat completions from the driver's engine."""
+class Frame(Protocol):
+    """Writes one reply in the words of its API."""
 
-    def __init__(self, driver: Driver, conversations: Conversations, model: str) -> None:
-        self._driver = driver
-        self._conversations = conversations
-        self._model = model
-        self._serials = itertools.count()
+    def first_chunk(self) -> str: ...
+    def chunk(self, text: str) -> str: ...
+    def last_chunks(self, finish_reason: str, usage: Usage | None) -> str: ...
+    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """How requests are read, and what writes their replies: of a body, a turn's id, a model and a time."""
+
+    parse: Callable[[Mapping[str, Any]], ChatRequest]
+    frame: Callable[[Mapping[str, Any], str, str, int], Frame]
+
+
+APIS: Mapping[str, Api] = {
+    "/v1/chat/completions": Api(
+        parse_chat, lambda _, turn, model, at_s: ReplyFormat(turn_id=turn, model=model, created_s=at_s)
+    ),
+    "/v1/responses": Api(
+        parse_responses,
+        lambda body, turn, model, at_s: ResponsesFormat(body, turn_id=turn, model=model, created_s=at_s),
+    ),
+}
+"""By path: what the double answers."""
+
+
+@dataclass(slots=True, eq=False)
+class TurnService:
+    """Answers one API's requests from the driver's engine. ``named``: turns in it by the name that clients gave."""
+
+    api: Api
+    driver: Driver
+    conversations: Conversations
+    model: str
+    named: dict[str, str]
+    serials: Iterator[int] = field(default_factory=itertools.count)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             gated = _gated(scope)
-            request = parse_chat(gated.body)
+            request = self.api.parse(gated.body)
             turn, prompt = self._submit(gated, request)
         except (BadRequest, ContextTooLong) as problem:
             await _bad_request(str(problem))(scope, receive, send)
             return
-        reply = _Reply(self._driver, self._conversations, turn, request, prompt, next(self._serials))
-        async with task_group() as beside:
-            beside.start_soon(self._abort_when_disconnected, receive, turn.turn_id)
+        reply = _Reply(self.driver, self.conversations, turn, request, prompt, next(self.serials))
+        name = str(gated.body.get("rid") or gated.body.get("request_id") or turn.turn_id)
+        self.named[name] = turn.turn_id
+        async with task_group() as group:
+            group.start_soon(self._abort_when_disconnected, receive, turn.turn_id)
             try:
-                frame = ReplyFormat(turn_id=turn.turn_id, model=self._model, created_s=int(time.time()))
+                frame = self.api.frame(gated.body, turn.turn_id, self.model, int(time.time()))
                 await (reply.stream(frame, send) if request.stream else reply.whole(frame, send))
                 if turn.ended is not None and turn.ended.ok:
                     reply.remember()
             finally:
-                self._driver.abort(turn.turn_id)  # where it has not ended
-                beside.cancel_scope.cancel()
+                self.driver.abort(turn.turn_id)  # where it has not ended
+                self.named.pop(name, None)
+                group.cancel_scope.cancel()
 
     async def _abort_when_disconnected(self, receive: Receive, turn_id: str) -> None:
         await _disconnected(receive)
-        self._driver.abort(turn_id)
+        self.driver.abort(turn_id)
 
     def _submit(self, gated: GatedRequest, request: ChatRequest) -> tuple[RunningTurn, Prompt]:
         program_id = gated.identity.program_id
-        prompt = self._conversations.take(program_id, request.messages)
+        prompt = self.conversations.take(program_id, request.messages)
         call = Call(
             turn_id=gated.ticket.turn_id,
             program_id=program_id,
@@ -70,75 +107,70 @@ class ChatService:
             context=prompt.context,
             trace=gated.ticket.trace,
         )
-        return self._driver.submit(call), prompt
+        return self.driver.submit(call), prompt
 
 
+@dataclass(slots=True)
 class _Reply:
     """One reply on its way to its client."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        conversations: Conversations,
-        turn: RunningTurn,
-        request: ChatRequest,
-        prompt: Prompt,
-        serial: int,
-    ) -> None:
-        self._driver = driver
-        self._conversations = conversations
-        self._turn = turn
-        self._request = request
-        self._prompt = prompt
-        self._serial = serial
-        self._all_words = conversations.words(request.output_tokens)
+    driver: Driver
+    conversations: Conversations
+    turn: RunningTurn
+    request: ChatRequest
+    prompt: Prompt
+    serial: int
+
+    @property
+    def all_words(self) -> int:
+        return self.conversations.words(self.request.output_tokens)
 
     def remember(self) -> None:
         """The reply is part of the context from now on."""
-        text = reply_text(self._serial, 0, self._all_words)
-        self._conversations.add_reply(self._prompt.context, len(self._request.messages), text)
+        text = reply_text(self.serial, 0, self.all_words)
+        self.conversations.add_reply(self.prompt.context, len(self.request.messages), text)
 
-    async def whole(self, frame: ReplyFormat, send: Send) -> None:
-        while self._turn.ended is None:
-            await self._turn.news()
-        body = frame.whole(reply_text(self._serial, 0, self._words()), self._finish_reason(), self._usage())
+    async def whole(self, frame: Frame, send: Send) -> None:
+        while self.turn.ended is None:
+            await self.turn.news()
+        body = frame.whole(reply_text(self.serial, 0, self._words()), self._finish_reason(), self._usage())
         await _start(send, b"application/json", len(body))
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def stream(self, frame: ReplyFormat, send: Send) -> None:
-        while self._turn.first_token is None and self._turn.ended is None:
-            await self._turn.news()
+    async def stream(self, frame: Frame, send: Send) -> None:
+        while self.turn.first_token is None and self.turn.ended is None:
+            await self.turn.news()
         await _start(send, b"text/event-stream; charset=utf-8", None)
         head, sent = frame.first_chunk(), 0
         while True:
             words = self._words()
-            text = frame.chunk(reply_text(self._serial, sent, words)) if words > sent else ""
+            text = frame.chunk(reply_text(self.serial, sent, words)) if words > sent else ""
             sent = max(sent, words)
-            if self._turn.ended is not None:
+            if self.turn.ended is not None:
                 break
             if head or text:
                 await _body(send, head + text)
                 head = ""
-            open_turns = self._driver.open_turns
-            await self._turn.news(max(_LEAST_CHUNKS_APART_S, open_turns / _MOST_CHUNKS_A_SECOND))
-        usage = self._usage() if self._request.include_usage else None
+            open_turns = self.driver.open_turns
+            await self.turn.news(max(_LEAST_CHUNKS_APART_S, open_turns / _MOST_CHUNKS_A_SECOND))
+        usage = self._usage() if self.request.include_usage else None
         await _body(send, head + text + frame.last_chunks(self._finish_reason(), usage), more=False)
 
     def _words(self) -> int:
         """Words produced so far: all of them at the end, at least one after the first token."""
-        produced_tokens = self._driver.produced_tokens(self._turn)
-        if self._turn.ended is not None and self._turn.ended.ok:
-            return self._all_words
-        ratio = produced_tokens / self._request.output_tokens
-        return min(self._all_words, max(1 if produced_tokens else 0, int(self._all_words * ratio)))
+        produced_tokens = self.driver.produced_tokens(self.turn)
+        if self.turn.ended is not None and self.turn.ended.ok:
+            return self.all_words
+        ratio = produced_tokens / self.request.output_tokens
+        return min(self.all_words, max(1 if produced_tokens else 0, int(self.all_words * ratio)))
 
     def _finish_reason(self) -> str:
-        return "length" if self._turn.ended is not None and self._turn.ended.ok else "abort"
+        return "length" if self.turn.ended is not None and self.turn.ended.ok else "abort"
 
     def _usage(self) -> Usage:
-        first, ended = self._turn.first_token, self._turn.ended
+        first, ended = self.turn.first_token, self.turn.ended
         return Usage(
-            prompt_tokens=self._prompt.tokens,
+            prompt_tokens=self.prompt.tokens,
             output_tokens=ended.output_tokens if ended is not None else 0,
             cached_tokens=first.cached_tokens if first is not None else 0,
         )
@@ -176,6 +208,7 @@ def build_app(
     driver: Driver, conversations: Conversations, *, model: str, health: Callable[[], object]
 ) -> Starlette:
     """The application behind the gate. ``health`` gives what ``GET /penstock/double`` shows."""
+    named: dict[str, str] = {}
 
     async def models(_request: Request) -> Response:
         entry = {
@@ -192,13 +225,25 @@ def build_app(
     async def account(_request: Request) -> Response:
         return Response(json.dumps(health()), media_type="application/json")
 
+    async def abort(request: Request) -> Response:
+        """As SGLang's: the stream that its client named so ends there."""
+        try:
+            driver.abort(named.get(str((await request.json())["rid"]), ""))
+        except (ValueError, TypeError, KeyError):
+            return _bad_request("expected a JSON object with rid")
+        return Response()
+
     async def not_found(request: Request, _error: Exception) -> Response:
         text = error_json(f"the engine double has no {request.url.path}", kind="NotFoundError", code=404)
         return Response(text, status_code=404, media_type="application/json")
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", ChatService(driver, conversations, model), methods=["POST"]),
+            *(
+                Route(path, TurnService(api, driver, conversations, model, named), methods=["POST"])
+                for path, api in APIS.items()
+            ),
+            Route("/abort_request", abort, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", alive),
             Route("/penstock/double", account),

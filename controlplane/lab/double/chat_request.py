@@ -1,11 +1,11 @@
 """A chat completion request, checked, and refused in SGLang's words."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.errors import ControlPlaneError
+from controlplane.core.model.errors import ControlPlaneError
 
 _DEFAULT_OUTPUT_TOKENS = 16
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
@@ -54,14 +54,15 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         raise BadRequest("stream_options: expected an object")
     return ChatRequest(
         messages=tuple(_message(message, index) for index, message in enumerate(messages)),
-        output_tokens=_output_tokens(body),
+        output_tokens=output_tokens(body, ("max_completion_tokens", "max_tokens")),
         stream=bool(body.get("stream", False)),
         include_usage=bool(stream_options.get("include_usage", False)),
     )
 
 
-def _output_tokens(body: Mapping[str, Any]) -> int:
-    for name in ("max_completion_tokens", "max_tokens"):
+def output_tokens(body: Mapping[str, Any], names: Sequence[str]) -> int:
+    """The most that the reply may have, by the first of these fields that is there. Raises ``BadRequest``."""
+    for name in names:
         value = body.get(name)
         if value is None:
             continue

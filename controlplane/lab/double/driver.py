@@ -8,32 +8,31 @@ from collections.abc import Callable
 
 import anyio
 
-from controlplane.core.commands import (
-    Admit,
-    Command,
-    Pause,
-)
-from controlplane.core.engine_policies import STOCK, loads
-from controlplane.core.errors import RemoteEventError
-from controlplane.core.events import (
-    Event,
-    FirstToken,
-    OpenTurn,
-    Pin,
-    PublisherState,
-    TurnEnded,
-)
-from controlplane.core.types import seconds
+from controlplane import clocks
+from controlplane.core.model.commands import Admit, Command, Pause
+from controlplane.core.model.errors import RemoteEventError
+from controlplane.core.model.events import Event, FirstToken, OpenTurn, Pin, PublisherState, TurnEnded
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.engine_policies import STOCK, loads
 from controlplane.gate import Gate, GateLink
 from controlplane.gate.alarm import Alarm
-from controlplane.gate.authority import HeartbeatLike
-from controlplane.lab.sim.engine_commands import obey
 from controlplane.lab.sim.engine_model import Call, EngineModel
 from controlplane.wire.heartbeat import Heartbeat
 
 _log = logging.getLogger("penstock")
 _SAMPLE_EVERY_NS = seconds(1)
 _LEAST_SAMPLES_APART_WALL_S = 0.05
+
+
+class EngineClock:
+    """The time in which this process ran, from 0, in integer ns ``time_scale`` times as fast. For any thread."""
+
+    def __init__(self, time_scale: float) -> None:
+        self.time_scale = time_scale
+        self._start_ns = clocks.awake_ns()
+
+    def now_ns(self) -> int:
+        return int((clocks.awake_ns() - self._start_ns) * self.time_scale)
 
 
 class RunningTurn:
@@ -129,7 +128,7 @@ class Driver:
             self._all_ended = anyio.Event()
             await self._all_ended.wait()
 
-    def receive(self, item: Command | HeartbeatLike, received_ns: int) -> None:
+    def receive(self, item: Command | Heartbeat, received_ns: int) -> None:
         """A command or a heartbeat from the daemon."""
         if isinstance(item, Admit | Pause):
             self.engine.park(item.program_id, isinstance(item, Pause), self._now_ns())
@@ -174,8 +173,7 @@ class Driver:
 
     def _obey(self, command: Command) -> str:
         """Obey, or say why not."""
-        now_ns = self._now_ns()
-        problem = obey(self.engine, command, now_ns)
+        problem = self.engine.obey(command, self._now_ns())
         self._look()
         return problem
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from controlplane.core.errors import require
-from controlplane.core.policies import MemoryPolicy, PriorityPolicy
+from controlplane.core.model.errors import require
 from controlplane.gate import GateLimits
 from controlplane.lab.experiment import Hardware
 
@@ -27,14 +25,10 @@ class DoubleOptions:
     host: str = "127.0.0.1"
     port: int = 30000  # 0: any free one
     bus: str | Callable[[], str] | None = None
-    connect_options: dict[str, Any] = field(default_factory=dict)
     node: str = "local"
     hardware: Hardware = field(default_factory=Hardware)  # one engine of it
-    memory: MemoryPolicy | None = None
-    priority: PriorityPolicy | None = None
     time_scale: float = 1.0
     tokens_per_word: int = 1
-    model_name: str = MODEL_NAME
     gate: GateLimits | None = None  # its time_scale is replaced by this double's
     grace_s: float = 2.0  # at the end, how long open replies may go on; seconds of the wall
     on_ready: Callable[[str], None] | None = None  # told the URL once the server listens

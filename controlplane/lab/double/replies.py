@@ -33,6 +33,16 @@ class Usage:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
+    def responses_json(self) -> dict[str, object]:
+        """In the words of OpenAI's Responses."""
+        return {
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.prompt_tokens + self.output_tokens,
+        }
+
 
 class ReplyFormat:
     """Writes one reply's JSON. ``created_s`` is the time of the wall, as the interface has it."""
@@ -50,6 +60,9 @@ class ReplyFormat:
         return f'{self._chunk_head}{{"content": "{text}"}}, "finish_reason": null}}]}}\n\n'
 
     def last_chunks(self, finish_reason: str, usage: Usage | None) -> str:
+        if finish_reason == "abort":  # as SGLang and vLLM tell of a failure
+            error = error_json("Generation aborted", kind="InternalServerError", code=500).decode()
+            return f'data: {{"error": {error}}}\n\ndata: [DONE]\n\n'
         text = f'{self._chunk_head}{{}}, "finish_reason": "{finish_reason}"}}]}}\n\n'
         if usage is not None:
             content = {**self._fixed, "object": "chat.completion.chunk", "choices": [], "usage": usage.to_json()}

@@ -10,16 +10,15 @@ from signal import SIGINT, SIGTERM
 import anyio
 import uvicorn
 
-from controlplane.core.errors import ConfigError, ControlPlaneError
-from controlplane.core.events import Event
+from controlplane.core.model.errors import ConfigError, ControlPlaneError
+from controlplane.core.model.events import Event
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import on_signals, run, task_group
 from controlplane.gate import Gate, GateLimits, GateMiddleware, Inbox
-from controlplane.lab.double.app import build_app
-from controlplane.lab.double.clock import EngineClock
+from controlplane.lab.double.app import APIS, build_app
 from controlplane.lab.double.conversations import Conversations
-from controlplane.lab.double.driver import Driver
-from controlplane.lab.double.options import DoubleOptions
+from controlplane.lab.double.driver import Driver, EngineClock
+from controlplane.lab.double.options import MODEL_NAME, DoubleOptions
 from controlplane.lab.simulate import engine_of
 
 _ROLE = "engine"
@@ -46,7 +45,7 @@ class _Double:
     def __init__(self, options: DoubleOptions) -> None:
         self._options = options
         clock = EngineClock(options.time_scale)
-        engine = engine_of(options.hardware).build(memory=options.memory, priority=options.priority)
+        engine = engine_of(options.hardware).build()
         limits = replace(options.gate or GateLimits(), time_scale=options.time_scale)
         self._gate = Gate(send=self._send, now_ns=clock.now_ns, limits=limits)
         self._driver = Driver(
@@ -59,8 +58,8 @@ class _Double:
         self._inbox = Inbox(self._driver.receive, now_ns=clock.now_ns)
         self._emitter = self._make_emitter()
         conversations = Conversations(tokens_per_word=options.tokens_per_word, hand_over=engine.cache.hand_over)
-        app = build_app(self._driver, conversations, model=options.model_name, health=self._account)
-        self._app = GateMiddleware(app, self._gate, paths=("/v1/chat/completions",))
+        app = build_app(self._driver, conversations, model=MODEL_NAME, health=self._account)
+        self._app = GateMiddleware(app, self._gate, paths=tuple(APIS))
 
     def _make_emitter(self) -> Emitter | None:
         if self._options.bus is None:
@@ -71,7 +70,6 @@ class _Double:
             role=_ROLE,
             on_command=self._inbox.post,
             on_heartbeat=self._inbox.post,
-            connect_options=self._options.connect_options,
         )
 
     def _send(self, event: Event, urgent: bool) -> None:

@@ -15,7 +15,6 @@ from random import Random
 import aiohttp
 
 MODEL = "m"  # as which the engines are asked: a real one is to go by it
-_LONGEST_S = 180.0  # that a request may take
 _AGAIN_S = 0.1
 _REFUSED_S = 1.0  # the longest wait after a 429 or 503 with a Retry-After: engines run faster than the clock here
 
@@ -46,6 +45,7 @@ class Agents:
     """So many at once, each with one program after the other, until they are stopped.
 
     ``tool`` is entered with the program's name for as long as its tool runs, as by a runtime that reports it.
+    ``longest_s``: that a request may take.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class Agents:
         why: Callable[[Cut], str],
         think_s: float = 0.3,
         tool: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        longest_s: float = 180.0,
     ) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=longest_s)
         self._why, self._tool = why, tool
         self._urls, self._count, self._random, self._think_s = urls, count, Random(seed), think_s
         self._programs: dict[str, asyncio.Task[None]] = {}
@@ -108,9 +110,8 @@ class Agents:
     async def _program(self, name: str) -> None:
         words = " ".join(f"w{self._random.randrange(3, 2000)}" for _ in range(self._random.randrange(10, 60)))
         messages = [{"role": "user", "content": f"{name} {words}"}]
-        connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a server may close one as it is used again
+        async with aiohttp.ClientSession(connector=connector, timeout=self._timeout) as session:
             for turn in range(self._random.randrange(2, 6)):
                 reply = await self._turn(session, name, messages)
                 messages += [
@@ -159,17 +160,17 @@ class Agents:
                 if first:
                     self.seen.ttft_s.append(time.monotonic() - began_s)
                     first = False
-                said = line.strip().removeprefix(b"data: ")
-                if said == b"[DONE]":
+                data = line.strip().removeprefix(b"data: ")
+                if data == b"[DONE]":
                     self.seen.counts["requests answered"] += 1
                     return "".join(words)
-                if said.startswith(b"{"):
-                    words += _words(said)
+                if data.startswith(b"{"):
+                    words += _words(data)
         raise _Failed("the answer ended before its end")
 
 
-def _words(said: bytes) -> list[str]:
-    choices = json.loads(said).get("choices") or ()
+def _words(data: bytes) -> list[str]:
+    choices = json.loads(data).get("choices") or ()
     return [str(each["delta"]["content"]) for each in choices if each.get("delta", {}).get("content")]
 
 

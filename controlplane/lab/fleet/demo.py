@@ -65,18 +65,20 @@ class Result:
     def lines(self) -> list[str]:
         """As a report."""
         ttft = sorted(self.seen.ttft_s)
-        told = [f"{sum(self.account.counts.values())} faults in {self.took_s:.0f} s", *self.account.lines()]
-        told += [f"{count:5} ends of {name} by itself" for name, count in self.ends.items() if count]
-        told += [f"{count:5} {what}" for what, count in sorted(self.seen.counts.items())]
-        told += [f"{count:5} requests {reason}" for reason, count in Counter(c.why for c in self.seen.cuts).items()]
-        told += [f"      {problem[:160]}" for problem in self.ours[:10]]
-        told.append(
+        lines = [f"{sum(self.account.counts.values())} faults in {self.took_s:.0f} s", *self.account.lines()]
+        lines += [f"{count:5} ends of {name} by itself" for name, count in self.ends.items() if count]
+        lines += [f"{count:5} {what}" for what, count in sorted(self.seen.counts.items())]
+        lines += [
+            f"{count:5} requests {reason}" for reason, count in Counter(c.why for c in self.seen.cuts).items()
+        ]
+        lines += [f"      {problem[:160]}" for problem in self.ours[:10]]
+        lines.append(
             f"{self.ways['asking']} requests asked for by the Envoys that run, {self.ways['around']} around"
         )
         if ttft:
-            told.append(f"first token after p50 {_at(ttft, 0.5):.2f} s, p99 {_at(ttft, 0.99):.2f} s")
-        told.append(f"{self.lost or 'no'} program lost, {self.twice or 'no'} request run twice")
-        return told
+            lines.append(f"first token after p50 {_at(ttft, 0.5):.2f} s, p99 {_at(ttft, 0.99):.2f} s")
+        lines.append(f"{self.lost or 'no'} program lost, {self.twice or 'no'} request run twice")
+        return lines
 
 
 def run_fleet_demo(options: FleetDemoOptions, console: Console | None = None) -> Result:
@@ -149,7 +151,7 @@ class _Screen:
         self.note = ""
         self._site, self._agents, self._faults, self._console = site, agents, faults, console
         self._by_key = dict(zip(_KEYS, site.processes.values(), strict=False))
-        self._told = 0
+        self._reported = 0
         self._quit = asyncio.Event()
         self._killing: set[asyncio.Task[None]] = set()
         self._live: Live | None = None
@@ -211,25 +213,25 @@ class _Screen:
             f"{c.program} through {c.envoy}: {c.problem}" for c in self._agents.seen.cuts if c.why == Why.NOTHING
         ]
         bad += self._faults.account.never
-        news, self._told = bad[self._told :], len(bad)
+        news, self._reported = bad[self._reported :], len(bad)
         return [f"!! {each}" for each in news]
 
     def _counts(self) -> str:
         seen = self._agents.seen
-        told = [f"{self._agents.running} programs run", f"{seen.counts['programs that ended']} ended"]
-        told += [f"{seen.counts['requests answered']} requests answered"]
-        told += [f"{count} {reason}" for reason, count in Counter(cut.why for cut in seen.cuts).items()]
-        told.append(f"{sum(self._faults.account.counts.values())} faults")
-        return ", ".join([*told, f"latest fault: {self._faults.latest or 'none'}"])
+        lines = [f"{self._agents.running} programs run", f"{seen.counts['programs that ended']} ended"]
+        lines += [f"{seen.counts['requests answered']} requests answered"]
+        lines += [f"{count} {reason}" for reason, count in Counter(cut.why for cut in seen.cuts).items()]
+        lines.append(f"{sum(self._faults.account.counts.values())} faults")
+        return ", ".join([*lines, f"latest fault: {self._faults.latest or 'none'}"])
 
     def _table(self, leader: Process | None) -> Group:
         table = Table("key", "process", "", "pid", "MiB", "killed", box=None, header_style="dim")
         for key, process in self._by_key.items():
             state = "frozen" if process.frozen else "runs" if process.alive else "dead"
             style = {"runs": "green", "frozen": "yellow", "dead": "red"}[state]
-            said = Text("leads" if process is leader else state, style=style)
+            label = Text("leads" if process is leader else state, style=style)
             memory = f"{process.resident_bytes() / (1 << 20):.0f}"
-            table.add_row(key, process.name, said, str(process.pid or ""), memory, str(process.kills or ""))
+            table.add_row(key, process.name, label, str(process.pid or ""), memory, str(process.kills or ""))
         note = self.note or "a key kills that process, which comes back; q ends"
         return Group(table, Text(self._counts()), Text(note, style="dim"))
 

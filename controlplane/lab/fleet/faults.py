@@ -57,12 +57,12 @@ class Account:
 
     def lines(self) -> list[str]:
         """One for each kind."""
-        told = []
+        lines = []
         for fault, count in self.counts.most_common():
             took = sorted(self.recovered_s.get(fault, ()))
             times = f"whole again after p50 {took[len(took) // 2]:.1f} s, most {took[-1]:.1f} s" if took else ""
-            told.append(f"{count:5} {fault:22} {times}")
-        return [*told, *self.never]
+            lines.append(f"{count:5} {fault:22} {times}")
+        return [*lines, *self.never]
 
 
 class Faults:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from threading import Lock
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
 
 _POLL_S = 0.02
 _ENDS_WITHIN_S = 30.0

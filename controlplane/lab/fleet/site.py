@@ -17,13 +17,13 @@ from tempfile import TemporaryDirectory
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from controlplane.core.errors import EngineUnavailable
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.daemon.process.ports import free_ports
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
-from controlplane.fleet.nats_cluster import LocalCluster
 from controlplane.fleet.roster import Engine
+from controlplane.lab.fleet.nats_cluster import LocalCluster
 from controlplane.lab.fleet.processes import Kind, Process, listens
-from controlplane.shell.ports import free_ports
-from controlplane.wire.loopback import channel_options, open_url
+from controlplane.transport.loopback import channel_options, open_url
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _GOVERNED_WITHIN_S = 180.0
@@ -225,7 +225,7 @@ class Site:
     def leader(self) -> Process | None:
         """The daemon that decides now, as it says itself."""
         for daemon in self.of(Kind.DAEMON):
-            if daemon.alive and not daemon.frozen and _says_that_it_leads(self._pages[daemon.name]):
+            if daemon.alive and not daemon.frozen and _is_leading(self._pages[daemon.name]):
                 return daemon
         return None
 
@@ -234,7 +234,8 @@ class Site:
         found: Counter[str] = Counter()
         for plane in self._planes.values():
             for way in ("asking", "around"):
-                found[way] += _counted(plane, f"http.{way}.downstream_rq_total")
+                page = _page(f"http://{plane.admin}/stats?filter=^http.{way}.downstream_rq_total$")
+                found[way] += int(page.rpartition(": ")[2] or 0)
         return found
 
     def lacks(self) -> str:
@@ -263,30 +264,24 @@ def is_healthy(port: int) -> bool:
 
 def healthy(plane: DataPlane, cluster: str) -> set[str]:
     """The addresses of a cluster that an Envoy takes for healthy; none while it does not answer."""
-    try:
-        with open_url(f"http://{plane.admin}/clusters?format=json", 2) as answer:
-            clusters = json.load(answer).get("cluster_statuses", ())
-    except (OSError, ValueError):
-        return set()
+    page = _page(f"http://{plane.admin}/clusters?format=json")
+    clusters = json.loads(page or "{}").get("cluster_statuses", ())
     hosts = [host for found in clusters if found["name"] == cluster for host in found.get("host_statuses", ())]
     return {_address(host) for host in hosts if not _failed(host["health_status"])}
 
 
-def _says_that_it_leads(port: int) -> bool:
-    try:
-        with open_url(f"http://127.0.0.1:{port}/metrics", 2) as answer:
-            found = re.search(rb"^penstock_leading\S* (\S+)", answer.read(), re.MULTILINE)
-    except OSError:
-        return False
+def _is_leading(port: int) -> bool:
+    found = re.search(r"^penstock_leading\S* (\S+)", _page(f"http://127.0.0.1:{port}/metrics"), re.MULTILINE)
     return found is not None and float(found[1]) == 1
 
 
-def _counted(plane: DataPlane, name: str) -> int:
+def _page(url: str) -> str:
+    """Empty while nobody answers."""
     try:
-        with open_url(f"http://{plane.admin}/stats?filter=^{name}$", 2) as answer:
-            return int(answer.read().decode().rpartition(": ")[2] or 0)
+        with open_url(url, 2) as answer:
+            return str(answer.read().decode())
     except (OSError, ValueError):
-        return 0
+        return ""
 
 
 def _address(host: dict[str, dict[str, dict[str, object]]]) -> str:

@@ -11,11 +11,11 @@ from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from controlplane.core.errors import EngineUnavailable
-from controlplane.core.events import TurnSubmitted
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.core.model.events import TurnSubmitted
+from controlplane.transport.nats_options import nats_options
+from controlplane.transport.subjects import stream_name
 from controlplane.wire.codec import decode_events
-from controlplane.wire.nats_options import nats_options
-from controlplane.wire.subjects import stream_name
 
 _QUIET_S = 2.0
 _ELECTED_WITHIN_S = 60.0

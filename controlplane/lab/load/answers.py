@@ -7,20 +7,6 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 import msgspec
 
-HOLD_HEADER = "x-penstock-hold-ms"
-TURN_HEADER = "x-penstock-turn-id"
-
-
-def hold_ns(response: aiohttp.ClientResponse) -> int:
-    """How long the gate says that it held the turn; 0 where it does not say."""
-    hold_ms = _positive(response.headers.get(HOLD_HEADER, ""))
-    return round(hold_ms * 1e6)
-
-
-def turn_id(response: aiohttp.ClientResponse) -> str:
-    """What events call the turn, where a gate says so; else empty."""
-    return response.headers.get(TURN_HEADER, "")
-
 
 def retry_after_s(response: aiohttp.ClientResponse) -> float:
     """``Retry-After`` in seconds, from now where it is a date; 0 where there is none that can be read."""
@@ -28,7 +14,7 @@ def retry_after_s(response: aiohttp.ClientResponse) -> float:
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, IndexError):
-        return _positive(text)
+        return positive(text)
 
 
 async def refusal(response: aiohttp.ClientResponse) -> str:
@@ -79,7 +65,8 @@ async def find_model(http: aiohttp.ClientSession, base_url: str) -> str:
             return "default"
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+    """The number that a header says; 0 where it says none."""
     try:
         value = float(text)
     except ValueError:

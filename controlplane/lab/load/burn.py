@@ -8,7 +8,7 @@ import time
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from multiprocessing import get_context
 
-from controlplane.core.errors import ControlPlaneError
+from controlplane.core.model.errors import ControlPlaneError
 
 NICENESS = 10  # engine, gate and daemon go first: the tools are what may suffer
 SLICE_NS = 10_000_000  # a long burn gives its worker up after this much, so that tools share as processes do

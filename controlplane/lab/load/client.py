@@ -8,32 +8,25 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from controlplane.core.types import seconds
-from controlplane.lab.load.answers import error_in, hold_ns, refusal, retry_after_s, turn_id
+from controlplane.core.model.types import seconds
+from controlplane.lab.load.answers import error_in, positive, refusal, retry_after_s
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.sse import ReplyBroken, ReplyStream
 
 SESSION_HEADER = "x-litellm-session-id"
 AGENT_HEADER = "x-penstock-agent"
+HOLD_HEADER, TURN_HEADER = "x-penstock-hold-ms", "x-penstock-turn-id"  # of a gate's answers
 BUSY = frozenset({429, 503})
 _REFUSES_A_FIELD = frozenset({400, 422})
 _DISPENSABLE = ("ignore_eos", "stream_options", "temperature")  # which some endpoints refuse
 _MAX_TOKENS, _INSTEAD = "max_tokens", "max_completion_tokens"  # as OpenAI's reasoning models want it
+# Of a 429 or 503: where the answer has no Retry-After, and of one at most; in trace time.
+_USUAL_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 Identity = Literal["header", "body", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryRule:
-    """How a 429 or 503 is waited out; times are the server's own, that is trace time."""
-
-    default_wait_s: float = 1.0  # where the answer has no Retry-After
-    longest_wait_s: float = 60.0  # of one Retry-After
-    give_up_after_s: float = 900.0  # of one turn, from its first attempt
-    after_cut: int = 0  # how often a turn is asked for again whose answer broke off, as when its engine died
-
-
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class TurnOutcome:
     """What became of one turn; times are trace time. ``first_token_ns`` 0: none came."""
 
     queued_ns: int
@@ -53,10 +46,6 @@ class Outcome:
 
 class TurnFailed(Exception):
     """The endpoint did not give a whole reply; the message says what it did."""
-
-
-class _Cut(TurnFailed):
-    """The answer broke off."""
 
 
 class _Busy(Exception):
@@ -86,7 +75,7 @@ class ChatClient:
         model: str,
         clock: TraceClock,
         identity: Identity = "header",
-        retry: RetryRule | None = None,
+        give_up_after_s: float,
         shown: Callable[[str], str] = str,
     ) -> None:
         self.retries = 0
@@ -98,7 +87,7 @@ class ChatClient:
         self._model = model
         self._clock = clock
         self._identity = identity
-        self._retry = retry or RetryRule()
+        self._give_up_after_s = give_up_after_s
         self._shown = shown  # makes what the endpoint said fit to be shown
 
     async def turn(
@@ -109,13 +98,13 @@ class ChatClient:
         *,
         agent: str = "",
         priority: int | None = None,
-    ) -> Outcome:
+    ) -> TurnOutcome:
         """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it.
 
         ``agent``: which kind of agent asks, where it says so. ``priority``: for an engine that orders its
         queue by such numbers, the lowest first.
         """
-        outcome = Outcome(queued_ns=self._clock.now_ns())
+        outcome = TurnOutcome(queued_ns=self._clock.now_ns())
         asked = self._body(program_id, messages, output_tokens)
         if priority is not None:
             asked["priority"] = priority
@@ -156,9 +145,8 @@ class ChatClient:
             body["program_id"] = program_id
         return body
 
-    async def _until_accepted(self, outcome: Outcome, asked: dict[str, Any], headers: dict[str, str]) -> None:
-        give_up_ns = outcome.queued_ns + seconds(self._retry.give_up_after_s)
-        cuts = 0
+    async def _until_accepted(self, outcome: TurnOutcome, asked: dict[str, Any], headers: dict[str, str]) -> None:
+        give_up_ns = outcome.queued_ns + seconds(self._give_up_after_s)
         while True:
             outcome.accepted_ns = self._clock.now_ns()
             try:
@@ -173,11 +161,6 @@ class ChatClient:
                 outcome.retries += 1
                 self.retries += 1
                 await self._clock.sleep_ns(wait_ns)
-            except (_Cut, aiohttp.ClientPayloadError):
-                if cuts >= self._retry.after_cut:
-                    raise
-                cuts += 1
-                self._begin_again(outcome)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError):
                 # An idle connection that the server closed as we took it: nothing was answered, so ask again.
                 if outcome.retries or outcome.first_token_ns:
@@ -199,28 +182,21 @@ class ChatClient:
                     return _FieldRefused(field)
         return TurnFailed(message)
 
-    def _begin_again(self, outcome: Outcome) -> None:
-        outcome.retries += 1
-        self.retries += 1
-        if outcome.first_token_ns:
-            outcome.first_token_ns = 0
-            self.streaming -= 1
-            self.waiting += 1
-
-    async def _attempt(self, outcome: Outcome, body: bytes, headers: dict[str, str]) -> None:
+    async def _attempt(self, outcome: TurnOutcome, body: bytes, headers: dict[str, str]) -> None:
         async with self._http.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status in BUSY:
-                wait_s = min(retry_after_s(response) or self._retry.default_wait_s, self._retry.longest_wait_s)
+                wait_s = min(retry_after_s(response) or _USUAL_WAIT_S, _LONGEST_WAIT_S)
                 raise _Busy(await refusal(response), wait_s)
             if response.status != 200:
                 raise self._refused(response.status, await refusal(response), body)
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 raise TurnFailed(await error_in(response) or "the endpoint does not stream chat completions")
-            outcome.hold_ns = outcome.accepted_ns - outcome.queued_ns + hold_ns(response)
-            outcome.turn_id = turn_id(response)
+            held_ns = round(positive(response.headers.get(HOLD_HEADER, "")) * 1e6)
+            outcome.hold_ns = outcome.accepted_ns - outcome.queued_ns + held_ns
+            outcome.turn_id = response.headers.get(TURN_HEADER, "")
             await self._read(outcome, response)
 
-    async def _read(self, outcome: Outcome, response: aiohttp.ClientResponse) -> None:
+    async def _read(self, outcome: TurnOutcome, response: aiohttp.ClientResponse) -> None:
         reply = ReplyStream()
         async for data in response.content.iter_any():
             try:
@@ -232,7 +208,7 @@ class ChatClient:
                 self.waiting -= 1
                 self.streaming += 1
         if not reply.finish:
-            raise _Cut("the stream was cut before its end")
+            raise TurnFailed("the stream was cut before its end")
         outcome.text = reply.text
         outcome.finish = reply.finish
         outcome.prompt_tokens = reply.prompt_tokens

@@ -4,8 +4,8 @@ import time
 
 from anyio import sleep
 
-from controlplane.core.errors import require
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.errors import require
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 
 
 class TraceClock:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controlplane.core.types import Pressure, seconds
-from controlplane.lab.load.client import Outcome
+from controlplane.core.model.types import Pressure, seconds
+from controlplane.lab.load.client import TurnOutcome
 from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.workload.arrivals import Closed
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
@@ -17,6 +17,7 @@ from controlplane.lab.workload.summary import summarize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Turn
 
+SAMPLE_EVERY_NS = seconds(1)
 CUT = "still running when the replay was stopped"
 
 
@@ -32,9 +33,9 @@ class Measurements:
         self._turns: list[TurnRecord] = []
         self._finishes: Counter[str] = Counter()
         self._series = Series()
-        self._sampled_ns = -seconds(options.sample_every_s)
+        self._sampled_ns = -SAMPLE_EVERY_NS
 
-    def turn(self, program_id: str, index: int, outcome: Outcome, asked: Turn) -> None:
+    def turn(self, program_id: str, index: int, outcome: TurnOutcome, asked: Turn) -> None:
         """Take a turn that ended, well or not."""
         if not outcome.error:
             self.turns_ended += 1
@@ -74,7 +75,7 @@ class Measurements:
 
     def sample(self, now_ns: int, observation: Observation) -> None:
         """Take a row of the series if its time has come."""
-        if now_ns - self._sampled_ns < seconds(self._options.sample_every_s):
+        if now_ns - self._sampled_ns < SAMPLE_EVERY_NS:
             return
         self._sampled_ns = now_ns
         pressure: Pressure = observation.pressure

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.types import Pressure
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.types import Pressure
 from controlplane.lab.experiment import Workload
-from controlplane.lab.load.client import Identity, RetryRule
+from controlplane.lab.load.client import Identity
 from controlplane.lab.load.tools import ToolOptions
 from controlplane.lab.workload.arrivals import Arrival
 from controlplane.lab.workload.telemetry import Telemetry
@@ -51,8 +51,7 @@ class ReplayOptions:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # of each request, beside ours
     identity: Identity = "header"
     first_come: bool = False  # each request has its program's number in order of arrival as its "priority"
-    retry: RetryRule = field(default_factory=RetryRule)
-    stall_wall_s: float = 900.0  # a turn fails when its endpoint sends nothing for so long
+    give_up_after_s: float = 900.0  # a turn whose every attempt meets a 429 or 503
     tokens_per_word: int = 1
     tool_role: str = "tool"  # "user" for chat templates that refuse a tool message without a call
     tools: ToolOptions = field(default_factory=ToolOptions)
@@ -60,15 +59,12 @@ class ReplayOptions:
     nats: str | Callable[[], str] | None = None  # None: nothing is reported, whatever the telemetry
     node: str = "local"
     observe: Callable[[], Observation | None] | None = None
-    sample_every_s: float = 1.0
     ideal_ns: Mapping[str, int] = field(default_factory=dict)  # by the trace's program id
     facts: Mapping[str, str] = field(default_factory=dict)  # what else the result should say
 
     def __post_init__(self) -> None:
         require("time_scale", self.time_scale, low=0, high=INFINITY, ends="()")
         require("tokens_per_word", self.tokens_per_word, low=1, high=INFINITY)
-        require("stall_wall_s", self.stall_wall_s, low=0, high=INFINITY, ends="(]")
-        require("sample_every_s", self.sample_every_s, low=0, high=INFINITY, ends="()")
         _one_of("identity", self.identity, IDENTITIES)
         _one_of("tool_role", self.tool_role, TOOL_ROLES)
         if self.identity == "none" and self.workload.telemetry is Telemetry.TURNS:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead
+from controlplane.core.model.events import Event, ProgramArrived, ProgramEnded, ReplyRead
 from controlplane.eventloop import task_group
 from controlplane.lab.load.client import ChatClient
 from controlplane.lab.load.clock import TraceClock
@@ -13,7 +13,7 @@ from controlplane.lab.load.prompts import Conversation
 from controlplane.lab.load.tools import ToolRunner
 from controlplane.lab.workload.families import by_parent
 from controlplane.lab.workload.records import ProgramRecord
-from controlplane.lab.workload.telemetry import Told, reply_calls, told
+from controlplane.lab.workload.telemetry import Reporting, reply_calls, reported
 from controlplane.lab.workload.trace import ProgramTrace, Turn, gap_ns
 
 
@@ -22,7 +22,7 @@ class Parent:
     """A program that sends a sub-agent, and what the two tell."""
 
     program_id: str
-    tells: Told
+    reporting: Reporting
 
 
 class ProgramRunner:
@@ -61,17 +61,17 @@ class ProgramRunner:
         ``number``: how many programs arrived before it. ``parent``: whose sub-agent it is.
         """
         self.running += 1
-        tells = parent.tells if parent else told(self._options.workload.telemetry, trace.program_id)
+        reporting = parent.reporting if parent else reported(self._options.workload.telemetry, trace.program_id)
         parent_id = parent.program_id if parent else ""
-        if tells.run:
-            self._send(ProgramArrived(program_id=program_id, parent_id=parent_id if tells.parent else ""))
+        if reporting.run:
+            self._send(ProgramArrived(program_id=program_id, parent_id=parent_id if reporting.parent else ""))
         turns_ended = 0
         error = CUT
         try:
-            turns_ended, error = await self._turns(program_id, trace, tells, number)
+            turns_ended, error = await self._turns(program_id, trace, reporting, number)
         finally:
             self.running -= 1
-            if tells.run:
+            if reporting.run:
                 self._send(ProgramEnded(program_id=program_id, reason="failed" if error else "done"))
             self._measured.program(
                 ProgramRecord(
@@ -88,7 +88,9 @@ class ProgramRunner:
             if error and error is not CUT:
                 self._failed(error)
 
-    async def _turns(self, program_id: str, trace: ProgramTrace, tells: Told, number: int) -> tuple[int, str]:
+    async def _turns(
+        self, program_id: str, trace: ProgramTrace, reporting: Reporting, number: int
+    ) -> tuple[int, str]:
         """How many turns ended well, and the error of the one that did not."""
         children = self._children.get(trace.program_id, {})
         conversation = Conversation(
@@ -99,7 +101,7 @@ class ProgramRunner:
             tokens_per_word=self._options.tokens_per_word,
             tool_role=self._options.tool_role,
         )
-        agent, priority = trace.source if tells.run else "", number if self._options.first_come else None
+        agent, priority = trace.source if reporting.run else "", number if self._options.first_come else None
         for index, turn in enumerate(trace.turns):
             prompt = conversation.prompt(turn)
             outcome = await self._client.turn(
@@ -109,8 +111,8 @@ class ProgramRunner:
             if outcome.error:
                 return index, outcome.error
             is_last = index + 1 == len(trace.turns)
-            if tells.replies:
-                self._tell_reply(program_id, outcome.turn_id, *reply_calls(turn, is_last=is_last))
+            if reporting.replies:
+                self._report_reply(program_id, outcome.turn_id, *reply_calls(turn, is_last=is_last))
             conversation.reply(
                 outcome.text,
                 # Who gives no usage is believed to have done what was asked.
@@ -118,12 +120,12 @@ class ProgramRunner:
                 output_tokens=turn.output_tokens if outcome.output_tokens is None else outcome.output_tokens,
             )
             if not is_last and (sent := children.get(index)):
-                await self._fork(Parent(program_id=program_id, tells=tells), index, turn, sent, number)
+                await self._fork(Parent(program_id=program_id, reporting=reporting), index, turn, sent, number)
             elif not is_last:
-                await self._gap(program_id, index, turn, tells)
+                await self._gap(program_id, index, turn, reporting)
         return len(trace.turns), ""
 
-    def _tell_reply(self, program_id: str, turn_id: str, tool: str, calls: int) -> None:
+    def _report_reply(self, program_id: str, turn_id: str, tool: str, calls: int) -> None:
         """Tell what the gate would have read: the engine's words are not the agent's, and call no tool."""
         if not turn_id:
             self.unnamed_turns += 1
@@ -135,7 +137,7 @@ class ProgramRunner:
     ) -> None:
         """Sub-agents run, all at once, in a tool of the parent's that ends when the last of them has."""
         program_id, call_id = parent.program_id, f"{parent.program_id}/{index}"
-        async with self._tools.waiting_for_others(program_id, call_id, turn.tool, told=parent.tells.run):
+        async with self._tools.waiting_for_others(program_id, call_id, turn.tool, reported=parent.reporting.run):
             now_ns = self._clock.now_ns()
             async with task_group() as group:
                 for place, child in enumerate(children):
@@ -143,10 +145,10 @@ class ProgramRunner:
                     group.start_soon(self.run, name, child, now_ns, number, parent)
                 await self._clock.sleep_ns(gap_ns(turn))
 
-    async def _gap(self, program_id: str, index: int, turn: Turn, tells: Told) -> None:
+    async def _gap(self, program_id: str, index: int, turn: Turn, reporting: Reporting) -> None:
         """A tool runs, and is reported by a program that reports; a person only takes time."""
         if turn.calls_tool:
             call_id = f"{program_id}/{index}"
-            await self._tools.run(program_id, call_id, turn.tool, gap_ns(turn), told=tells.run)
+            await self._tools.run(program_id, call_id, turn.tool, gap_ns(turn), reported=reporting.run)
         else:
             await self._clock.sleep_ns(gap_ns(turn))

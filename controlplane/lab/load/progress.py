@@ -4,12 +4,13 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from controlplane.lab.console import Console
 
 PLAIN_EVERY_S = 5.0
 
@@ -61,7 +62,7 @@ class BarDisplay:
 
     def __init__(self, console: Console, label: str) -> None:
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("programs"),
@@ -87,15 +88,14 @@ class BarDisplay:
 class LineDisplay:
     """A line every few seconds, for a log file or a pipe."""
 
-    def __init__(self, console: Console, label: str, *, every_s: float = PLAIN_EVERY_S) -> None:
+    def __init__(self, console: Console, label: str) -> None:
         self._console = console
         self._label = label
-        self._every_s = every_s
         self._shown_s = time.monotonic()
 
     def update(self, progress: ReplayProgress) -> None:
         now_s = time.monotonic()
-        if now_s - self._shown_s < self._every_s and progress.programs_ended < progress.programs:
+        if now_s - self._shown_s < PLAIN_EVERY_S and progress.programs_ended < progress.programs:
             return
         self._shown_s = now_s
         self.note(f"{self._label}: {progress.programs_ended}/{progress.programs} programs ended, {progress.line()}")

@@ -9,28 +9,28 @@ from collections.abc import AsyncIterator
 import aiohttp
 from anyio import CancelScope, fail_after, sleep, to_thread
 
-from controlplane.core.errors import EngineUnavailable
-from controlplane.core.events import Event, PublisherState
-from controlplane.core.types import Pressure
+from controlplane.core.model.errors import EngineUnavailable
+from controlplane.core.model.events import Event, PublisherState
+from controlplane.core.model.types import Pressure
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import on_signals, run, task_group
 from controlplane.lab.load.answers import find_model
 from controlplane.lab.load.client import ChatClient
 from controlplane.lab.load.clock import TraceClock
-from controlplane.lab.load.measurements import Measurements
+from controlplane.lab.load.measurements import SAMPLE_EVERY_NS, Measurements
 from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.load.program import ProgramRunner
 from controlplane.lab.load.progress import Display, ReplayProgress, choose_display
-from controlplane.lab.load.schedule import run_closed, run_open
 from controlplane.lab.load.tools import ToolRunner
 from controlplane.lab.workload.arrivals import Closed, times_ns
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.telemetry import Telemetry
+from controlplane.transport.subjects import TOOL_ROLE
 from controlplane.wire.heartbeat import Heartbeat
-from controlplane.wire.subjects import TOOL_ROLE
 
 UPDATE_EVERY_S = 0.25
 _FOUND_WITHIN_S = 30.0
+_STALLED_S = 900.0  # a turn fails when its endpoint sends nothing for so long
 IDLE_CONNECTION_S = 2.0  # below what servers keep (uvicorn: 5), or they close it as we write
 LATE_START_S = 0.25  # on the wall clock: from here on the arrivals are not what was asked
 
@@ -67,7 +67,7 @@ class _Replay:
         self._roots = [program for program in options.trace.programs if not program.parent_id]
 
     async def run(self) -> RunResult:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=self._options.stall_wall_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=_STALLED_S)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
         async with aiohttp.ClientSession(
             timeout=timeout, connector=connector, headers=self._options.sent_headers
@@ -79,7 +79,7 @@ class _Replay:
                 model=model,
                 clock=self._clock,
                 identity=self._options.identity,
-                retry=self._options.retry,
+                give_up_after_s=self._options.give_up_after_s,
                 shown=self._options.without_secrets,
             )
             self._programs = ProgramRunner(
@@ -120,7 +120,7 @@ class _Replay:
     @contextlib.asynccontextmanager
     async def _side_work(self) -> AsyncIterator[None]:
         """The tool runner's workers, the emitter and the display, for as long as the programs run."""
-        async with task_group() as beside:
+        async with task_group() as group:
             try:
                 await self._tools.start()
                 if self._emitter:
@@ -128,10 +128,10 @@ class _Replay:
                 elif self._options.nats is None:
                     self._display.note("no NATS URL: tool phases are not reported to a daemon")
                 self._clock.start()
-                beside.start_soon(self._tick)
+                group.start_soon(self._tick)
                 yield
             finally:
-                beside.cancel_scope.cancel()
+                group.cancel_scope.cancel()
                 self._tools.close()
                 if self._emitter:
                     with CancelScope(shield=True):
@@ -139,7 +139,7 @@ class _Replay:
                 self._last_notes()
 
     async def _tick(self) -> None:
-        sample_s = self._clock.wall_s(self._options.sample_every_s * 1e9)
+        sample_s = self._clock.wall_s(SAMPLE_EVERY_NS)
         while True:
             self._display.update(self._progress())
             self._measured.sample(self._clock.now_ns(), self._observe())
@@ -198,12 +198,23 @@ class _Replay:
         return not ended
 
     async def _arrivals(self) -> None:
-        programs, arrival = self._roots, self._options.arrival
-        if isinstance(arrival, Closed):
-            await run_closed(len(programs), arrival.n, self._clock, self._run_program)
-        else:
-            at_ns = times_ns(arrival, len(programs), self._options.seed)
-            await run_open(at_ns, self._clock, self._run_program, self._measured.started)
+        """Each program at its time, however slow the endpoint is; closed ones when another has ended."""
+        arrival, clock, numbers = self._options.arrival, self._clock, range(len(self._roots))
+        waiting = iter(numbers)
+
+        async def one_after_another() -> None:
+            for index in waiting:
+                await self._run_program(index, clock.now_ns())
+
+        async with task_group() as group:
+            if isinstance(arrival, Closed):
+                for _ in numbers[: arrival.n]:
+                    group.start_soon(one_after_another)
+                return
+            for index, at_ns in enumerate(times_ns(arrival, len(numbers), self._options.seed)):
+                await clock.sleep_until_ns(at_ns)
+                self._measured.started(clock.now_ns() - at_ns)
+                group.start_soon(self._run_program, index, at_ns)
 
     async def _run_program(self, index: int, arrived_ns: int) -> None:
         program_id = f"{self._options.label}-{self._run_id}-{index:05d}"
@@ -213,8 +224,8 @@ class _Replay:
 
     def _limit(self) -> int | None:
         """Without an emitter nobody hears the daemon's heartbeat but who watches it."""
-        heard = self._heartbeat or self._watched()
-        return heard.limit if heard else None
+        observed = self._heartbeat or self._watched()
+        return observed.limit if observed else None
 
     def _progress(self) -> ReplayProgress:
         return ReplayProgress(

@@ -2,14 +2,15 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from anyio import Semaphore
 
-from controlplane.core.errors import require
-from controlplane.core.estimate import as_seconds
-from controlplane.core.events import Event, OpenTool, ToolEnded, ToolEnqueued, ToolStarted
-from controlplane.core.types import seconds
+from controlplane.core.estimators.workload import as_seconds
+from controlplane.core.model.errors import require
+from controlplane.core.model.events import Event, OpenTool, ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.core.model.types import seconds
 from controlplane.lab.load.burn import CpuBurner
 from controlplane.lab.load.clock import TraceClock
 
@@ -51,13 +52,11 @@ class ToolOptions:
 class ToolRunner:
     """Runs tools and reports them through ``send``; all durations are trace time."""
 
-    def __init__(
-        self, options: ToolOptions, *, clock: TraceClock, send: Callable[[Event], None] | None = None
-    ) -> None:
+    def __init__(self, options: ToolOptions, *, clock: TraceClock, send: Callable[[Event], None]) -> None:
         self.running = 0
         self.waiting = 0
         self.workers_died = False
-        self._started = 0
+        self._starts = 0
         self._waited_ns = 0
         self._open: dict[str, OpenTool] = {}
         self._options = options
@@ -70,62 +69,63 @@ class ToolRunner:
         if self._burner:
             await self._burner.start()
 
-    async def run(self, program_id: str, call_id: str, tool: str, duration_ns: int, *, told: bool = True) -> None:
-        """One tool call that takes ``duration_ns`` where nothing contends with it, reported where ``told``."""
-        call = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=False)
+    async def run(
+        self, program_id: str, call_id: str, tool: str, duration_ns: int, *, reported: bool = True
+    ) -> None:
+        """One tool call that takes ``duration_ns`` where nothing contends with it, reported where ``reported``."""
+        called: dict[str, Any] = {"program_id": program_id, "call_id": call_id, "tool": tool}
         asked_ns = self._clock.now_ns()
-        if told:
-            self._open[call_id] = call
-            self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+        self._enqueue(called, reported)
         try:
             await self._take_slot()
         except BaseException:  # it was cancelled
             self._open.pop(call_id, None)
             raise
-        if told:
-            self._open[call_id] = replace(call, started=True)
-            self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
-        started_ns = self._clock.now_ns()
-        self._started += 1
-        self._waited_ns += started_ns - asked_ns
-        self.running += 1
-        ok = False
-        try:
-            await self._work(duration_ns, started_ns)
-            ok = True
-        finally:
-            self.running -= 1
-            if self._slots:
-                self._slots.release()
-            if told:
-                del self._open[call_id]
-                took_ns = self._clock.now_ns() - started_ns
-                self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+        async with self._started(called, reported) as started_ns:
+            self._starts += 1
+            self._waited_ns += started_ns - asked_ns
+            self.running += 1
+            try:
+                await self._work(duration_ns, started_ns)
+            finally:
+                self.running -= 1
+                if self._slots:
+                    self._slots.release()
 
     @contextlib.asynccontextmanager
     async def waiting_for_others(
-        self, program_id: str, call_id: str, tool: str, *, told: bool = True
+        self, program_id: str, call_id: str, tool: str, *, reported: bool = True
     ) -> AsyncIterator[None]:
-        """A call in which sub-agents run: it takes no slot and burns nothing, and is reported where ``told``."""
-        if not told:
+        """A call in which sub-agents run: it takes no slot and burns nothing; reported where ``reported``."""
+        called: dict[str, Any] = {"program_id": program_id, "call_id": call_id, "tool": tool}
+        self._enqueue(called, reported)
+        async with self._started(called, reported):
             yield
-            return
-        began_ns, ok = self._clock.now_ns(), False
-        self._open[call_id] = OpenTool(program_id=program_id, call_id=call_id, tool=tool, started=True)
-        self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
-        self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=tool))
+
+    def _enqueue(self, called: dict[str, Any], reported: bool) -> None:
+        if reported:
+            self._open[called["call_id"]] = OpenTool(**called, started=False)
+            self._send(ToolEnqueued(**called))
+
+    @contextlib.asynccontextmanager
+    async def _started(self, called: dict[str, Any], reported: bool) -> AsyncIterator[int]:
+        """The call from its start, at the time that this yields, to its end."""
+        if reported:
+            self._open[called["call_id"]] = OpenTool(**called, started=True)
+            self._send(ToolStarted(**called))
+        started_ns, ok = self._clock.now_ns(), False
         try:
-            yield
+            yield started_ns
             ok = True
         finally:
-            del self._open[call_id]
-            took_ns = self._clock.now_ns() - began_ns
-            self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=tool, duration_ns=took_ns, ok=ok))
+            if reported:
+                del self._open[called["call_id"]]
+                self._send(ToolEnded(**called, duration_ns=self._clock.now_ns() - started_ns, ok=ok))
 
     @property
     def wait_mean_s(self) -> float | None:
         """From being asked for to the start; None: none has started."""
-        return as_seconds(self._waited_ns) / self._started if self._started else None
+        return as_seconds(self._waited_ns) / self._starts if self._starts else None
 
     def open_tools(self) -> tuple[OpenTool, ...]:
         """The reported calls that have not ended. May be asked from another thread."""
@@ -152,7 +152,3 @@ class ToolRunner:
                 self.workers_died = True
                 await self._clock.sleep_ns(burnt_ns)
         await self._clock.sleep_ns(duration_ns - burnt_ns)
-
-    def _emit(self, event: Event) -> None:
-        if self._send is not None:
-            self._send(event)

@@ -11,12 +11,12 @@ from anyio.from_thread import start_blocking_portal
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from controlplane.core.errors import ControlPlaneError
-from controlplane.core.policies import Window
-from controlplane.core.types import Pressure
+from controlplane.core.model.errors import ControlPlaneError
+from controlplane.core.model.types import Pressure
+from controlplane.core.policies.protocols import Window
 from controlplane.lab.load.options import Observation
-from controlplane.wire.nats_options import nats_options
-from controlplane.wire.subjects import status_subject
+from controlplane.transport.nats_options import nats_options
+from controlplane.transport.subjects import status_subject
 
 _CLOSES_WITHIN_S = 5.0
 _CONNECTS: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.2}
@@ -55,13 +55,13 @@ class StatusWatch:
             client = Client()
             try:  # around the connecting too: it is cancelled in the middle of it when a run ends as it begins
                 await client.connect(**_CONNECTS, error_cb=_ignore, **nats_options(url))
-                await client.subscribe(status_subject(self._node), cb=self._hear)
+                await client.subscribe(status_subject(self._node), cb=self._on_status)
                 await sleep_forever()
             finally:
                 with move_on_after(_CLOSES_WITHIN_S, shield=True):
                     await client.close()
 
-    async def _hear(self, message: Msg) -> None:
+    async def _on_status(self, message: Msg) -> None:
         if message.reply:
             return  # somebody's request, not the daemon's status
         with suppress(msgspec.DecodeError):

@@ -73,9 +73,9 @@ def bound(
         return Bound(makespan_s=0.0, jct_mean_s=0.0, work_s=0.0)
     node = _Node(engine, shared_tokens)
     arrivals = np.array([at_s for _, at_s in fitting])
-    alone = np.array([_family_alone_s(family, node) for family, _ in fitting])
+    ideal = np.array([_family_ideal_s(family, node) for family, _ in fitting])
     work = np.array([sum(_work_s(program, node) for program in family) for family, _ in fitting])
-    ends = np.sort(arrivals + alone)
+    ends = np.sort(arrivals + ideal)
     if arrivals_ns is not None:
         for column in work.T:
             ends = np.maximum(ends, shortest_remaining(arrivals, column))
@@ -127,21 +127,21 @@ def _turns(program: ProgramTrace) -> list[tuple[Turn | None, Turn]]:
     return list(zip((None, *program.turns), program.turns, strict=False))
 
 
-def _family_alone_s(family: Family, node: _Node) -> float:
+def _family_ideal_s(family: Family, node: _Node) -> float:
     """At least so long the root takes where each of the family has an engine of its own."""
     # Of sub-agents, by their parent and the turn that they begin behind.
     longest: dict[tuple[str, int], float] = {}
-    alone_s = 0.0
+    ideal_s = 0.0
     for program in reversed(family):
         waits = {turn: wait for (name, turn), wait in longest.items() if name == program.program_id}
-        alone_s = _alone_s(program, node)
-        alone_s += sum(max(0.0, wait - gap_ns(program.turns[turn]) / _NS_PER_S) for turn, wait in waits.items())
+        ideal_s = _ideal_s(program, node)
+        ideal_s += sum(max(0.0, wait - gap_ns(program.turns[turn]) / _NS_PER_S) for turn, wait in waits.items())
         key = (program.parent_id, program.spawn_turn)
-        longest[key] = max(alone_s, longest.get(key, 0.0))
-    return alone_s
+        longest[key] = max(ideal_s, longest.get(key, 0.0))
+    return ideal_s
 
 
-def _alone_s(program: ProgramTrace, node: _Node) -> float:
+def _ideal_s(program: ProgramTrace, node: _Node) -> float:
     """At least so long a program takes with an engine of its own, all that can be cached being so."""
     profile = node.profile
     ns = 0.0
@@ -198,9 +198,9 @@ def _gap(node: _Node, shared: int, reusable: int, gap: int) -> tuple[_Floats, _F
     if reusable <= shared or node.engine.tiers:
         return np.zeros(1), np.zeros(1)
     points = [point for point in node.profile.prefill_tokens if shared < point < reusable]
-    kept = [shared, *points, reusable]
-    again = [float(_prefill_ns(node.profile, tokens, reusable, anew=False)) for tokens in kept]
-    held = [(tokens - shared) / node.engine.size_tokens * gap for tokens in kept]
+    retained = [shared, *points, reusable]
+    again = [float(_prefill_ns(node.profile, tokens, reusable, anew=False)) for tokens in retained]
+    held = [(tokens - shared) / node.engine.size_tokens * gap for tokens in retained]
     return np.array(again), np.array(held)
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from controlplane.core.errors import ControlPlaneError
+from controlplane.core.model.errors import ControlPlaneError
 from controlplane.lab.sim.decode_batch import Decoding
-from controlplane.lab.sim.prefix_cache import Node
+from controlplane.lab.sim.prefix_cache import Node, PrefixCache
 
 
 class ContextTooLong(ControlPlaneError):
@@ -74,7 +74,7 @@ class Progress:
     squeezed: bool = False  # begun with a part, though there was no room for the whole
     aborted: bool = False
     retracted: bool = False
-    alone: bool = False  # it must run without the tree's blocks to fit
+    skips_cache: bool = False  # it must run without the tree's blocks to fit
 
     @property
     def goal_tokens(self) -> int:
@@ -97,3 +97,21 @@ class Progress:
     def remaining_tokens(self) -> int:
         """Output still to produce when it is not decoding."""
         return self.call.output_tokens - self.produced_tokens
+
+    def cached_blocks(self, cache: PrefixCache, block_tokens: int) -> tuple[int, int]:
+        """Blocks of the shared prefix and of the program's own context that the cache holds for it."""
+        if self.skips_cache:
+            return 0, 0
+        call, base = self.call, self.prefix_blocks
+        prefix = cache.find_prefix(call.prefix_group) if base else None
+        prefix_blocks = min(prefix.blocks, base) if prefix is not None else 0
+        node = cache.find(call.cache_key)
+        if node is None or node.base_blocks != base or node.parent is not prefix:
+            return prefix_blocks, 0
+        return prefix_blocks, min(node.blocks, self.reusable_blocks(block_tokens))
+
+    def reusable_blocks(self, block_tokens: int) -> int:
+        """The beginning of the program's own context that it shares with the last call."""
+        # After a retraction the cached context is this call's own prompt.
+        reusable = self.call.prompt_tokens if self.retracted else self.call.reusable_tokens
+        return max(0, min(reusable, self.goal_tokens - 1) // block_tokens - self.prefix_blocks)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.types import seconds
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import seconds
 
 DIE, DRAIN, JOIN = "die", "drain", "join"
 _HELP = 'expected "die:ENGINE:AT_S", "drain:ENGINE:AT_S" or "join:ENGINE:AT_S", engines counted from 1'

@@ -1,4 +1,6 @@
-"""Policies that know the future: whoever has least left goes first, and what is needed last is evicted first.
+"""A preset that exists in the simulator only, as its policies know the future.
+
+Whoever has least left goes first, and what is needed last is evicted first.
 
 Each tick the programs that hold a slot are weighed with those that wait, by what each still takes of the scarcer of
 memory and engine (shortest remaining processing time, with what is left being true). A program that waits is let in
@@ -12,10 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from controlplane.core.commands import Command, Pause
-from controlplane.core.facts import Facts
-from controlplane.core.memory.victims import all_or_nothing, unpin_until
-from controlplane.core.policies import (
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.model.commands import Command, Pause
+from controlplane.core.model.types import Pressure, Program, QueuedProgram, Status
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.memory.lru import Lru
+from controlplane.core.policies.memory.victims import all_or_nothing, unpin_until
+from controlplane.core.policies.packing.fcfs import Fcfs
+from controlplane.core.policies.placement.session import Session as SessionAware
+from controlplane.core.policies.presets import FORESEEING, PRESETS, Preset, preset
+from controlplane.core.policies.priority.fcfs import Fcfs as RequestFcfs
+from controlplane.core.policies.protocols import (
     STATELESS,
     EngineShape,
     Fit,
@@ -25,9 +34,11 @@ from controlplane.core.policies import (
     Stateless,
     Window,
 )
-from controlplane.core.types import Pressure, ProgramView, QueuedProgram, Status
+from controlplane.core.policies.retention.never import Never
+from controlplane.lab.sim.engine_spec import EngineSpec
 from controlplane.lab.sim.foresight import Foresight
 from controlplane.lab.sim.session import Session
+from controlplane.lab.workload.trace import ProgramTrace
 
 _FULL_RATIO = 0.93  # of the pool: above it contexts that grow push each other out
 _MUCH_MORE = 2.0  # times as much left: less is not worth a second prefill
@@ -38,7 +49,7 @@ _LAST = 1 << 62
 class Decision:
     """What one tick decided, for the policies that carry it out, and where the controller's programs are."""
 
-    programs: Mapping[str, ProgramView] = field(default_factory=dict)
+    programs: Mapping[str, Program] = field(default_factory=dict)
     chosen: list[str] = field(default_factory=list)  # let in, in this order
     paused: list[tuple[str, str]] = field(default_factory=list)  # taken back, and why
 
@@ -68,7 +79,9 @@ class LeastLeft:
     def initial(self) -> Stateless:
         return STATELESS
 
-    def update(self, state: Stateless, facts: Facts, pressure: Pressure, now_ns: int) -> tuple[Stateless, Window]:
+    def update(
+        self, state: Stateless, facts: Estimates, pressure: Pressure, now_ns: int
+    ) -> tuple[Stateless, Window]:
         decision, foresight = self.decision, self.foresight
         decision.chosen, decision.paused = [], []
         waiting: list[tuple[float, str, int]] = []
@@ -136,7 +149,7 @@ class AsDecided:
     decision: Decision
 
     def order(
-        self, queue: Sequence[QueuedProgram], facts: Facts, pressure: Pressure, now_ns: int
+        self, queue: Sequence[QueuedProgram], facts: Estimates, pressure: Pressure, now_ns: int
     ) -> Sequence[QueuedProgram]:
         rank = {name: place for place, name in enumerate(self.decision.chosen)}
         return sorted(queue, key=lambda waiting: rank.get(waiting.program_id, _LAST))
@@ -156,9 +169,9 @@ class TakeBack:
     def plan(
         self,
         state: Stateless,
-        programs: Mapping[str, ProgramView],
-        changed: Sequence[ProgramView],
-        facts: Facts,
+        programs: Mapping[str, Program],
+        changed: Sequence[Program],
+        facts: Estimates,
         pressure: Pressure,
         now_ns: int,
     ) -> tuple[Stateless, Sequence[Command]]:
@@ -226,3 +239,51 @@ class Belady:
             return 0, 0, 0.0
         slot = 2 if self.decision.holds_slot(resident.program_id) else 1
         return slot, -self.foresight.due_ns(session), -self.foresight.cost_ns(session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPreset(Preset):
+    """A preset whose policies are made anew for each run; its own only stand in for them."""
+
+    def of_run(
+        self,
+        sessions: Sequence[Session],
+        programs: Sequence[ProgramTrace],
+        engine: EngineSpec,
+        shared_tokens: int,
+    ) -> Preset:
+        """The policies of one run of these programs on that engine."""
+        foresight, decision = Foresight(sessions, programs, engine, shared_tokens), Decision()
+        return Preset(
+            name=self.name,
+            summary=self.summary,
+            admission=LeastLeft(foresight, decision, shared_tokens),
+            packing=AsDecided(decision),
+            retention=TakeBack(decision),
+            priority=LeastLeftCalls(foresight),
+            placement=self.placement,
+            memory=Belady(foresight, decision),
+        )
+
+
+LABORATORY: dict[str, LabPreset] = {
+    name: LabPreset(
+        name=name,
+        summary=summary,
+        admission=Fixed(),
+        packing=Fcfs(),
+        retention=Never(),
+        priority=RequestFcfs(),
+        placement=SessionAware(),
+        memory=Lru(),
+    )
+    for name, summary in FORESEEING.items()
+}
+
+
+def simulated_preset(name: str) -> Preset:
+    """A preset of the laboratory or of the daemon. Raises ``UnknownPolicy``."""
+    return LABORATORY[name] if name in LABORATORY else preset(name)
+
+
+SIMULATED = (*PRESETS, *LABORATORY)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 
 _MOST = 1024.0
 

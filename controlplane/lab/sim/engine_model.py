@@ -10,22 +10,23 @@ are taken from victims chosen once, by levels at one time, and not anew for each
 
 from collections.abc import Sequence
 
-from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.events import Event, PoolSampled
-from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import EngineShape, MemoryPolicy, PriorityPolicy
-from controlplane.core.priority.fcfs import Fcfs
+from controlplane.core.model.commands import Command, Demote, Discard, Label, Prefetch, Release, Retain
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.events import ContextMoved, Event, PinReclaimed, PoolSampled
+from controlplane.core.policies.engine_policies import EnginePolicies
+from controlplane.core.policies.memory.lru import Lru
+from controlplane.core.policies.priority.fcfs import Fcfs
+from controlplane.core.policies.protocols import EngineShape, MemoryPolicy, PriorityPolicy
 from controlplane.lab.sim import turn_events
 from controlplane.lab.sim.call import Call, ContextTooLong, Progress
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, PS, Profile, require_steps
 from controlplane.lab.sim.kv_pool import KvPool
 from controlplane.lab.sim.lower_tiers import TierSpec, build_tiers
-from controlplane.lab.sim.publisher import Publisher
-from controlplane.lab.sim.remembered import remember
+from controlplane.lab.sim.prefix_cache import put_bounded
 from controlplane.lab.sim.scheduler import Scheduler
-from controlplane.lab.sim.space_time import SpaceTime, held_now
+from controlplane.lab.sim.space_time import SpaceTime
 from controlplane.lab.sim.steps import decode_steps, prefill_ps
+from controlplane.lab.sim.turn_events import Publisher
 
 __all__ = ["Call", "ContextTooLong", "EngineModel"]
 
@@ -50,24 +51,19 @@ class EngineModel:
         publisher: Publisher | None = None,
         max_jump_steps: int = 1 << 40,
         tiers: Sequence[TierSpec] = (),
-        pin_budget_ratio: float | None = None,
     ) -> None:
         """Events carry ``publisher``'s name and next sequence number, if one is given.
 
         ``max_jump_steps`` bounds how many decode steps are computed at once; results do not depend on it but for
         what the module says of eviction. ``tiers`` lie below the device, the fastest first.
-        ``pin_budget_ratio``: the share of the pool that pins may take together; None: as the memory policy says.
         """
         require("pool_blocks", pool_blocks, low=1, high=float("inf"))
         require_steps(block_tokens=block_tokens, chunk_tokens=chunk_tokens, max_running=max_running)
-        if pin_budget_ratio is not None:
-            require("pin_budget_ratio", pin_budget_ratio, low=0, high=1)
         self.block_tokens = block_tokens
         self.max_context_tokens = min(pool_blocks * block_tokens, max_context_tokens or profile.max_context_tokens)
         self.turn_overhead_ns = profile.turn_overhead_ns  # of a turn that is on its way here: the caller's to wait
         self._profile = profile
         self._max_jump_steps = max_jump_steps
-        self._pin_budget_ratio = pin_budget_ratio
         shape = EngineShape(pool_blocks=pool_blocks, block_tokens=block_tokens, chunk_tokens=chunk_tokens)
         self._pool = KvPool(shape, memory if memory is not None else Lru())
         self.cache = self._pool.cache
@@ -113,7 +109,7 @@ class EngineModel:
         now_ns = self._catch_up(now_ns)
         self._serial += 1
         if call.context:
-            remember(self.cache.latest, call.program_id, call.context)
+            put_bounded(self.cache.latest, call.program_id, call.context)
         turn = Progress(call, self._serial, now_ns, call.prefix_blocks(self.block_tokens))
         if scheduler.waiting.overtakes:
             scheduler.full = False  # it may be one that fits
@@ -139,13 +135,36 @@ class EngineModel:
         self._changed(now_ns)
         return True
 
+    def obey(self, command: Command, now_ns: int) -> str:
+        """Carry out what concerns the engine alone. Returns why that cannot be done, or nothing."""
+        match command:
+            case Retain():
+                return self.retain(command.program_id, now_ns + command.ttl_ns, now_ns)
+            case Release():
+                self.release(command.program_id, now_ns)
+            case Demote() if self.cache.below is None:
+                self.release(command.program_id, now_ns)
+                return "there is no memory below the device, unpinned only: give the engine a tier"
+            case Demote():
+                if not self.demote(command.program_id, now_ns):
+                    return "a turn of it runs, or nothing of it is here"
+            case Prefetch():
+                return self.fetch(command.program_id, now_ns)
+            case Discard():
+                self.discard(command.program_id, now_ns)
+            case Label():
+                self.label(command.program_id, command.label, now_ns)
+            case _:
+                return f"the engine model does not support {type(command).__name__}"
+        return ""
+
     def retain(self, program_id: str, until_ns: int, now_ns: int) -> str:
         """Pin a program's idle context until a time; the reason if that cannot be done."""
         now_ns = self._catch_up(now_ns)
         if until_ns <= now_ns:
             return "its time is over"
-        ratio = self._pin_budget_ratio if self._pin_budget_ratio is not None else self._pool.pin_budget_ratio
-        problem = self.cache.pin(program_id, until_ns, int(ratio * self.cache.total_blocks))
+        budget_blocks = int(self._pool.pin_budget_ratio * self.cache.total_blocks)
+        problem = self.cache.pin(program_id, until_ns, budget_blocks)
         self._changed(now_ns)
         return problem
 
@@ -255,14 +274,14 @@ class EngineModel:
         self._now_ns = now_ns = max(now_ns, self._now_ns)
         self._run(now_ns * PS, start_at_now=True)
         self._advanced_ns = now_ns
-        self._tell_of_moves(now_ns)
+        self._report_moves(now_ns)
         events, self._events = self._events, []
         return events
 
-    def _tell_of_moves(self, now_ns: int) -> None:
+    def _report_moves(self, now_ns: int) -> None:
         """Pins that were given up; what left the device whole, or lost copies below, with what is left there."""
         reclaimed, self._pool.reclaimed = self._pool.reclaimed, []
-        self._events += [turn_events.pin_reclaimed(self._publisher, name, now_ns) for name in reclaimed]
+        self._events += [PinReclaimed(**self._publisher.stamp(now_ns), program_id=name) for name in reclaimed]
         below = self.cache.below
         if below is None or not below.news:
             return
@@ -270,8 +289,8 @@ class EngineModel:
         for name in moved:
             if self.cache.find(name) is None:
                 blocks, _ = below.find(name, 0, self.cache.total_blocks)
-                tokens = blocks * self.block_tokens
-                self._events.append(turn_events.context_moved(self._publisher, name, tokens, now_ns))
+                stamp, tokens = self._publisher.stamp(now_ns), blocks * self.block_tokens
+                self._events.append(ContextMoved(**stamp, program_id=name, below_tokens=tokens))
 
     def drain(self) -> list[Event]:
         """The events since the last ``advance``, without running on: those of commands just given."""
@@ -320,7 +339,7 @@ class EngineModel:
         partial = self._scheduler.partial
         if partial is not None and partial not in prefilling:
             prefilling.append(partial)
-        self.space_time.hold(held_now(self.cache, prefilling), until_ps)
+        self.space_time.hold(self.cache, prefilling, until_ps)
 
     def _changed(self, now_ns: int) -> None:
         """Something changed at ``now_ns``: decide again at the next boundary of a step."""

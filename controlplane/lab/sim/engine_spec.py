@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from controlplane.core.policies import MemoryPolicy, PriorityPolicy
+from controlplane.core.policies.protocols import MemoryPolicy, PriorityPolicy
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.lower_tiers import TierSpec
-from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.turn_events import Publisher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

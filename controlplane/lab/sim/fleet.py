@@ -9,25 +9,23 @@ samples of every engine. What is moved and cut off is the engines' own.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
-from controlplane.core.errors import LocalEventError
-from controlplane.core.events import place_of
-from controlplane.core.facts import Facts
-from controlplane.core.policies import Choice, NextTurn, Placed, PlacementPolicy
-from controlplane.core.types import NANOSECONDS_PER_SECOND, Replica
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.model.errors import LocalEventError
+from controlplane.core.model.events import place_of
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Replica
+from controlplane.core.policies.protocols import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.kernel import Handle
-from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.session import Session
+from controlplane.lab.sim.turn_events import Publisher
 from controlplane.lab.workload.records import Routed
 
 
 class Site:
     """One boot of an engine: where its events come from, when it is to be advanced, and how it stands."""
-
-    __slots__ = ("draining", "engine", "gone", "name", "publisher", "wake")
 
     def __init__(self, engine: EngineModel, publisher: Publisher) -> None:
         self.engine = engine
@@ -38,14 +36,8 @@ class Site:
         self.gone = False  # it died
 
 
-class Routing(Protocol):
-    """What says where a call goes."""
-
-    def route(self, call: Call) -> Placed: ...
-
-
 class Router:
-    """Sends calls where a controller has placed their programs (``controlplane.core.placing``).
+    """Sends calls where a controller has placed their programs (``controlplane.core.scheduling.placing``).
 
     It is the controller's placement policy, and hands ``policy`` on: so it knows what each answer was to cost.
     """
@@ -58,7 +50,7 @@ class Router:
         return self._policy.initial()
 
     def place(
-        self, state: Any, turn: NextTurn, replicas: Sequence[Replica], facts: Facts, now_ns: int
+        self, state: Any, turn: NextTurn, replicas: Sequence[Replica], facts: Estimates, now_ns: int
     ) -> tuple[Any, Placed]:
         state, placed = self._policy.place(state, turn, replicas, facts, now_ns)
         self._placed[turn.program.program_id] = placed
@@ -92,7 +84,7 @@ class Fleet:
     def __init__(
         self,
         sites: Sequence[Site],
-        router: Routing | None = None,
+        router: Router | None = None,
         *,
         link_tokens_per_s: float = 0.0,
         start: Callable[[Publisher], EngineModel] | None = None,
@@ -132,10 +124,6 @@ class Fleet:
     def drain(self, number: int) -> None:
         """The engine there gets no program any more."""
         self._by_name[self._places[number - 1]].draining = True
-
-    def by_number(self) -> dict[int, Site]:
-        """The engines that are there, by their places' numbers."""
-        return {self._places.index(site.name) + 1: site for site in self.sites}
 
     # Engines that something was done to: of very many the others need no look
 

@@ -8,7 +8,7 @@ that attend through the whole sequence with every chunk the square of its length
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from controlplane.core.errors import require
+from controlplane.core.model.errors import require
 
 PS = 1000  # picoseconds a nanosecond
 # As a stock SGLang on a large device.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from controlplane.core.errors import LocalEventError
+from controlplane.core.model.errors import LocalEventError
 
 Action = Callable[..., None]
 Handle = list[Any]
@@ -34,19 +34,10 @@ class Kernel:
         """Forget a scheduled action; one that has happened stays so."""
         handle[3] = None
 
-    def next_ns(self) -> int | None:
-        """When the next action happens; None: nothing is scheduled."""
-        heap = self._heap
-        while heap and heap[0][3] is None:
-            heappop(heap)
-        return heap[0][0] if heap else None
-
-    def run_until(self, limit_ns: int | None = None, *, done: Callable[[], bool] | None = None) -> None:
-        """Run every action up to ``limit_ns`` (None: all there are), or until ``done()``."""
+    def run(self, done: Callable[[], bool] | None = None) -> None:
+        """Run all actions, or until ``done()``."""
         heap = self._heap
         while heap and (done is None or not done()):
-            if limit_ns is not None and heap[0][0] > limit_ns:
-                break
             handle = heappop(heap)
             action = handle[3]
             if action is None:
@@ -55,5 +46,3 @@ class Kernel:
             handle[3] = None
             self.executed += 1
             action(*handle[4])
-        if limit_ns is not None and limit_ns > self.now_ns and not (done is not None and done()):
-            self.now_ns = limit_ns

@@ -2,7 +2,8 @@
 
 from collections.abc import Container
 
-from controlplane.core.policies import EngineShape, MemoryPolicy
+from controlplane.core.policies.protocols import EngineShape, MemoryPolicy
+from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.hardware import PS
 from controlplane.lab.sim.prefix_cache import Level, PrefixCache, owner
 
@@ -42,40 +43,28 @@ class KvPool:
 
     def take_chunk(self, blocks: int, now_ns: int) -> int:
         """Take blocks for a prefill chunk; the policy may grant fewer. Returns how many."""
-        cache = self.cache
-        shortfall = blocks - cache.free_blocks
-        if shortfall > 0:
-            granted = self._fit(blocks, shortfall, self._floor_blocks, now_ns)
-            blocks = max(0, min(blocks, granted, cache.free_blocks))
-        cache.free_blocks -= blocks
-        return blocks
-
-    def take_load(self, blocks: int, now_ns: int) -> int:
-        """Take blocks for a context that comes back from below: what is not loaded now is computed again.
-
-        So nothing is gained by a part of it, as there is of a prefill. Returns how many.
-        """
-        cache = self.cache
-        shortfall = blocks - cache.free_blocks
-        if shortfall > 0:
-            self._fit(blocks, shortfall, blocks, now_ns)
-            blocks = min(blocks, cache.free_blocks)
-        cache.free_blocks -= blocks
-        return blocks
+        granted = self._make_room(blocks, self._floor_blocks, now_ns)
+        return self._take(max(0, min(blocks, granted)))
 
     def take_growth(self, blocks: int, now_ns: int) -> None:
         """Take blocks for tokens that are being decoded; at least so many are available.
 
         Decoding cannot shrink: where the policy would rather wait, the least recently used go.
         """
-        cache = self.cache
-        shortfall = blocks - cache.free_blocks
-        if shortfall > 0:
-            self._fit(blocks, shortfall, blocks, now_ns)
-            self.force_free(blocks)
-        cache.free_blocks -= blocks
+        self._make_room(blocks, blocks, now_ns)
+        self.force_free(blocks)
+        self.cache.free_blocks -= blocks
 
-    def _fit(self, blocks: int, shortfall: int, least_blocks: int, now_ns: int) -> int:
+    def _take(self, blocks: int) -> int:
+        taken = min(blocks, self.cache.free_blocks)
+        self.cache.free_blocks -= taken
+        return taken
+
+    def _make_room(self, blocks: int, least_blocks: int, now_ns: int) -> int:
+        """Evict what the policy gives up where too few are free. Returns how many it grants."""
+        shortfall = blocks - self.cache.free_blocks
+        if shortfall <= 0:
+            return blocks
         candidates = self.cache.candidates(self.parked, self.labels, self.level)
         fit = self._policy.fit(blocks, shortfall, least_blocks, candidates, now_ns)
         for key, victim_blocks in fit.victims:
@@ -146,6 +135,40 @@ class KvPool:
             loaded.loading_until_ns = now_ns + -(-load_ps // PS)
         below.loaded_blocks += blocks
         return ""
+
+    def lies_below(self, turn: Progress, device_blocks: int, usable_blocks: int) -> bool:
+        """Whether something of the call's context would be loaded, beside the ``device_blocks`` that are there."""
+        below = self.cache.below
+        return below is not None and below.find(turn.call.cache_key, device_blocks, usable_blocks)[0] > 0
+
+    def reload(self, turn: Progress, usable_blocks: int, block_tokens: int, now_ns: int) -> None:
+        """Take device blocks for what of the call's context lies below; its first chunk pays for the transfer.
+
+        ``usable_blocks``: the beginning of the context that the call shares with the last one.
+        """
+        below, node, held_blocks = self.cache.below, turn.node, turn.context_blocks
+        if below is None or node is None or node.refs > 1:
+            return
+        below.cut(node.key, usable_blocks)
+        below.touch(node.key)
+        blocks, _ = below.find(node.key, held_blocks, usable_blocks)
+        self._make_room(blocks, blocks, now_ns)  # what is not loaded now is computed again
+        granted = self._take(blocks)
+        # Making that room may have pushed out some of it.
+        usable_blocks = min(usable_blocks, held_blocks + granted)
+        turn.loaded_blocks, turn.load_ps = below.find(node.key, held_blocks, usable_blocks)
+        self.give(granted - turn.loaded_blocks)
+        turn.load_ps += max(0, node.loading_until_ns - now_ns) * PS  # what was fetched too late
+        turn.own_blocks = turn.loaded_blocks
+        turn.kv_tokens += turn.loaded_blocks * block_tokens
+
+    def transfer_ps(self, turn: Progress) -> int:
+        """How long the chunk that begins now waits for what it loads; counted once."""
+        load_ps = turn.load_ps
+        if load_ps and self.cache.below is not None:
+            self.cache.below.loaded_blocks += turn.loaded_blocks
+            turn.loaded_blocks = turn.load_ps = 0
+        return load_ps
 
     def give(self, blocks: int) -> None:
         """Return a running turn's blocks."""

@@ -11,7 +11,7 @@ prefill that needs them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.errors import ConfigError, require
+from controlplane.core.model.errors import ConfigError, require
 from controlplane.lab.sim.hardware import PS, Profile
 
 
@@ -123,7 +123,7 @@ def build_tiers(
 
 
 class LowerTiers:
-    """The tiers below the device, the fastest first. ``loaded_blocks`` and ``written_blocks`` count transfers.
+    """The tiers below the device, the fastest first. ``loaded_blocks`` counts what came back.
 
     ``news``: programs of whose contexts something left the device or a tier, until somebody has told of it.
     """
@@ -131,7 +131,6 @@ class LowerTiers:
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self._tiers = tiers
         self.loaded_blocks = 0
-        self.written_blocks = 0
         self.news: dict[str, None] = {}
 
     @property
@@ -148,9 +147,7 @@ class LowerTiers:
         for tier in self._tiers:
             leaving = []
             for name, held in arriving:
-                before = tier.held(name)
                 leaving += tier.put(name, held)
-                self.written_blocks += max(0, tier.held(name) - before)
             arriving = leaving
             self.news |= dict.fromkeys(name for name, _ in leaving)
 

@@ -13,8 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import TypeVar
 
-from controlplane.core.policies import Pinned, ResidentView
+from controlplane.core.policies.protocols import Pinned, ResidentView
 from controlplane.lab.sim.lower_tiers import LowerTiers
 
 Level = Callable[[str, int], int]
@@ -23,6 +24,18 @@ Level = Callable[[str, int], int]
 def never(program_id: str) -> bool:
     """No pin outlasts its time."""
     return False
+
+
+_MOST_KEYS = 65_536
+_Value = TypeVar("_Value")
+
+
+def put_bounded(table: dict[str, _Value], key: str, value: _Value) -> None:
+    """Set the key of a table from which nobody takes programs that end; a long one loses its oldest key."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > _MOST_KEYS:
+        del table[next(iter(table))]
 
 
 _PREFIX_KEY = "\0prefix:"
@@ -89,9 +102,8 @@ class PrefixCache:
         self._pins: list[tuple[int, str]] = []  # heap of expiry times; stale entries are skipped
         self._overdue: dict[str, None] = {}  # pins past their time that hold while their program waits
         self.below: LowerTiers | None = None
-        self.origins: dict[
-            str, tuple[str, int]
-        ] = {}  # of contexts that went below: the group and size of their prefix
+        # Of contexts that went below: the group and size of their prefix.
+        self.origins: dict[str, tuple[str, int]] = {}
         self.ttl_misses = 0  # pins that memory pressure ended before their time (AgentServeSim §3.5)
 
     def find(self, program_id: str) -> Node | None:
@@ -101,10 +113,6 @@ class PrefixCache:
     def find_prefix(self, group: str) -> Node | None:
         """The shared prefix's node, if it has one."""
         return self._nodes.get(_PREFIX_KEY + group)
-
-    def resident_blocks(self) -> int:
-        """Blocks in the tree, counted one by one (to check the invariant)."""
-        return sum(node.blocks for node in self._nodes.values())
 
     # -- use ------------------------------------------------------------------------------------------------
 
@@ -214,8 +222,8 @@ class PrefixCache:
             self.below.keep(key, node.blocks)
             self.below.news[key] = None
             self.origins[key] = (_parent_key(node).removeprefix(_PREFIX_KEY), node.base_blocks)
-        kept = bisect_right(node.ends, node.blocks - blocks)
-        return self._free(node, node.blocks - (node.ends[kept - 1] if kept else 0))
+        retained = bisect_right(node.ends, node.blocks - blocks)
+        return self._free(node, node.blocks - (node.ends[retained - 1] if retained else 0))
 
     def _free(self, node: Node, blocks: int) -> int:
         """From the tail of an idle node."""

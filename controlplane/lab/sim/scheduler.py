@@ -1,16 +1,13 @@
 """Which calls run: admission into the batch, block accounting, retraction. It knows nothing of step times."""
 
-from controlplane.core.errors import LocalEventError
-from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
-from controlplane.core.service import ServiceWindow
-from controlplane.lab.sim import reload
+from controlplane.core.model.errors import LocalEventError
+from controlplane.core.policies.priority.attained_service import ServiceWindow
+from controlplane.core.policies.protocols import EngineShape, PriorityPolicy, QueuedCall
 from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.decode_batch import DecodeBatch
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.kv_pool import KvPool
-from controlplane.lab.sim.prefix_cache import never, owner
-from controlplane.lab.sim.prefix_match import match, reusable_blocks
-from controlplane.lab.sim.remembered import remember
+from controlplane.lab.sim.prefix_cache import never, owner, put_bounded
 from controlplane.lab.sim.reserve import OutputReserve
 from controlplane.lab.sim.waiting import WaitingQueue
 
@@ -88,7 +85,7 @@ class Scheduler:
         if self.pool.labels.pop(program_id, "") == label == "":
             return
         if label:
-            remember(self.pool.labels, program_id, label)
+            put_bounded(self.pool.labels, program_id, label)
         for call in self.waiting.of_program(program_id):
             self.waiting.remove(call.turn_id)
             self.enqueue(self.turns[call.turn_id])
@@ -96,7 +93,7 @@ class Scheduler:
     def park(self, program_id: str, parked: bool) -> None:
         """Nobody waits for the program's next call, or somebody does again."""
         if parked:
-            remember(self._parked, program_id, 1)
+            put_bounded(self._parked, program_id, 1)
         else:
             self._parked.pop(program_id, None)
 
@@ -187,7 +184,7 @@ class Scheduler:
 
     def _missing_blocks(self, turn: Progress, reserved_tokens: int) -> int:
         """What conservative admission lacks: for the rest of the call and a share of all output to come."""
-        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
+        prefix_blocks, context_blocks = turn.cached_blocks(self._cache, self._block_tokens)
         needed = self.blocks(turn.goal_tokens + self._reserve.of_candidate(turn))
         needed -= prefix_blocks + context_blocks
         available = self.pool.available_blocks
@@ -204,8 +201,8 @@ class Scheduler:
         """With how much a call that does not fit may begin; 0 for none, and for all of it, which does not fit."""
         if missing_blocks <= 0 or self.partial is not None:
             return 0
-        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
-        if reload.lies_below(turn, self.pool, context_blocks, reusable_blocks(turn, self._block_tokens)):
+        prefix_blocks, context_blocks = turn.cached_blocks(self._cache, self._block_tokens)
+        if self.pool.lies_below(turn, context_blocks, turn.reusable_blocks(self._block_tokens)):
             return 0  # as in the plugin: a context is loaded as a whole, which is more than a part
         cached_tokens = (prefix_blocks + context_blocks) * self._block_tokens
         tokens = min(budget_tokens, self._room_tokens(reserved_tokens))
@@ -220,11 +217,11 @@ class Scheduler:
         return blocks * self._block_tokens if blocks >= self._engine.floor_blocks else 0
 
     def _start(self, turn: Progress, now_ns: int) -> None:
-        prefix_blocks, context_blocks = match(turn, self._cache, self._block_tokens)
-        base = 0 if turn.alone else turn.prefix_blocks
+        prefix_blocks, context_blocks = turn.cached_blocks(self._cache, self._block_tokens)
+        base = 0 if turn.skips_cache else turn.prefix_blocks
         call = turn.call
         turn.node = None
-        if not turn.alone:
+        if not turn.skips_cache:
             turn.node = self._cache.acquire(call.cache_key, call.prefix_group, base, context_blocks)
         if turn.node is None:
             base = prefix_blocks = context_blocks = 0
@@ -236,7 +233,7 @@ class Scheduler:
         turn.own_blocks = turn.loaded_blocks = turn.load_ps = 0
         turn.kv_tokens = turn.shared_blocks * self._block_tokens
         if self._cache.below is not None and not turn.prefix_missing_blocks:
-            reload.take_room(turn, self.pool, reusable_blocks(turn, self._block_tokens), self._block_tokens, now_ns)
+            self.pool.reload(turn, turn.reusable_blocks(self._block_tokens), self._block_tokens, now_ns)
         turn.started_ns = now_ns
         if turn.scheduled_ns < 0:
             turn.scheduled_ns = now_ns
@@ -264,7 +261,7 @@ class Scheduler:
                 if not self.pool.force_free(needed):
                     # Blocks of a longer shared prefix are in the way: give up the tree's, and begin again.
                     self._let_go(turn, keep_tokens=0, now_ns=now_ns)
-                    turn.alone = True
+                    turn.skips_cache = True
                     self._start(turn, now_ns)
                     return self._extend(turn, budget_tokens, now_ns, force=True)
                 granted = self.pool.take_chunk(needed, now_ns)
@@ -345,7 +342,7 @@ class Scheduler:
         if self.partial is not None:
             turns.append(self.partial)
         turn = max(turns, key=lambda turn: turn.serial)
-        turn.alone = len(turns) == 1
+        turn.skips_cache = len(turns) == 1
         self._reserve.on_retract([turn.call.output_tokens for turn in self.running.values()])
         if turn is self.partial:
             self.partial = None

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from controlplane.core.prompt_size import PromptSize
+from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.kernel import Handle
 from controlplane.lab.workload.records import ProgramRecord, Routed, TurnRecord
-from controlplane.lab.workload.telemetry import Telemetry, Told, reply_calls, told
+from controlplane.lab.workload.telemetry import Reporting, Telemetry, reply_calls, reported
 from controlplane.lab.workload.trace import ProgramTrace, Turn, reusable_tokens
 
 _BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the ratio from what it is told
@@ -14,37 +14,6 @@ _BYTES_PER_TOKEN = 4  # of English text, roughly; the controller learns the rati
 
 class Session:
     """A program's progress. The gate's grant is kept here: a lease that use renews."""
-
-    __slots__ = (
-        "_granted_until_ns",
-        "_lease_ns",
-        "_prefix_tokens",
-        "_previous_turn",
-        "_shared_prefix_tokens",
-        "_trace",
-        "account",
-        "admitted_ns",
-        "agent",
-        "arrived_ns",
-        "ask",
-        "attempt",
-        "call",
-        "children",
-        "ended",
-        "first_token_ns",
-        "held",
-        "ideal_ns",
-        "index",
-        "lost_ns",
-        "parent",
-        "program_id",
-        "queued_ns",
-        "refusal",
-        "routed",
-        "told",
-        "turn_ended_ns",
-        "waits_for",
-    )
 
     def __init__(
         self,
@@ -63,8 +32,10 @@ class Session:
         if parent is not None:
             parent.children.setdefault(trace.spawn_turn, []).append(self)
         self.account = account  # its tenant, by the word of its gate
-        self.told: Told = parent.told if parent is not None else told(trace.tells or telemetry, trace.program_id)
-        self.agent = trace.source if self.told.run else ""  # one with an adapter says which it is
+        self.reported: Reporting = (
+            parent.reported if parent is not None else reported(trace.telemetry or telemetry, trace.program_id)
+        )
+        self.agent = trace.source if self.reported.run else ""  # one with an adapter says which it is
         self.index = 0
         self.attempt = 0  # how often its turn was begun again: its engine had died
         self.lost_ns = 0  # that its turn was on engines that died, and until it was sent again
@@ -124,7 +95,7 @@ class Session:
     def begin_turn(self, now_ns: int) -> None:
         """Make the call of the turn it is at."""
         turn = self.turn
-        tool, calls = reply_calls(turn, is_last=self.is_last) if self.told.replies else ("", -1)
+        tool, calls = reply_calls(turn, is_last=self.is_last) if self.reported.replies else ("", -1)
         previous = self._trace.turns[self.index - 1] if self.index else None
         reusable = reusable_tokens(previous, turn)
         if not reusable:

@@ -25,18 +25,6 @@ _MILLI = 1000  # CPUs are counted in thousandths
 class SharedCpus:
     """The tasks that compute, at one time. Times passed in must not fall."""
 
-    __slots__ = (
-        "_capacity",
-        "_demand",
-        "_heap",
-        "_read_ns",
-        "_serial",
-        "_since_ns",
-        "_stalled_ns",
-        "_used",
-        "_virtual",
-    )
-
     def __init__(self, cpus: float) -> None:
         self._capacity = max(1, round(cpus * _MILLI))
         self._demand = 0
@@ -48,13 +36,13 @@ class SharedCpus:
         self._stalled_ns = 0
         self._read_ns = 0
 
-    def add(self, task: Any, alone_ns: int, cpus: float, now_ns: int) -> None:
-        """A task begins that takes ``alone_ns`` on ``cpus`` CPUs of its own."""
+    def add(self, task: Any, nominal_ns: int, cpus: float, now_ns: int) -> None:
+        """A task begins that takes ``nominal_ns`` on ``cpus`` CPUs of its own."""
         self._advance(now_ns)
         demand = max(1, round(cpus * _MILLI))
         self._serial += 1
         self._demand += demand
-        heappush(self._heap, (self._virtual + alone_ns * _UNIT, self._serial, demand, task))
+        heappush(self._heap, (self._virtual + nominal_ns * _UNIT, self._serial, demand, task))
 
     def take_ended(self, now_ns: int) -> list[Any]:
         """Remove the tasks that have ended by now, in the order of their ends."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from controlplane.lab.sim import reload
 from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.hardware import PS, Profile
 from controlplane.lab.sim.kv_pool import KvPool
@@ -14,7 +13,7 @@ def prefill_ps(profile: Profile, plan: Sequence[tuple[Progress, int]], pool: KvP
     compute_ns = load_ps = 0
     for turn, tokens in plan:
         compute_ns += profile.prefill_ns(turn.kv_tokens, tokens)
-        load_ps += reload.transfer_ps(turn, pool)
+        load_ps += pool.transfer_ps(turn)
     # Loads run layer by layer beside the computation, as HiCache's do.
     return profile.step_overhead_ns * PS + max(compute_ns * PS, load_ps)
 

@@ -2,14 +2,14 @@
 
 A tool that takes d alone and uses a share c of a CPU computes for cd and then waits for (1 - c)d. Only computing is
 slowed. A tool that uses more than one CPU computes all the time and demands c of them. In which order a real tool
-does both is not known, and over many tools it hardly matters (docs/adr/0017).
+does both is not known, and over many tools it hardly matters (docs/adr/0007).
 """
 
 from collections.abc import Callable
 from math import exp
 from typing import Any
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.lab.sim.contention import Contention
 from controlplane.lab.sim.kernel import Handle, Kernel
 from controlplane.lab.sim.shared_cpus import SharedCpus
@@ -29,23 +29,23 @@ class ToolHost:
         self._wake: Handle | None = None
         self._stall_ratio = 0.0
         self._sampled_ns = 0
-        self._alone_ns = 0
+        self._nominal_ns = 0
         self._taken_ns = 0
 
     @property
     def slowdown_ratio(self) -> float:
         """The time that tools took over what they would have taken alone; 0: none has ended."""
-        return self._taken_ns / self._alone_ns if self._alone_ns else 0.0
+        return self._taken_ns / self._nominal_ns if self._nominal_ns else 0.0
 
-    def run(self, tool: str, alone_ns: int, end: Callable[..., None], *arguments: Any) -> None:
-        """Call ``end(*arguments)`` when a tool that takes ``alone_ns`` alone has ended."""
+    def run(self, tool: str, nominal_ns: int, end: Callable[..., None], *arguments: Any) -> None:
+        """Call ``end(*arguments)`` when a tool that takes ``nominal_ns`` alone has ended."""
         now_ns = self._kernel.now_ns
         parts = self._parts.get(tool)
         if parts is None:
             share = self._contention.share_of(tool)
             parts = self._parts[tool] = (min(share, 1.0), max(share, 1.0))
-        computing_ns = round(alone_ns * parts[0])
-        task = (now_ns, alone_ns, alone_ns - computing_ns, end, arguments)
+        computing_ns = round(nominal_ns * parts[0])
+        task = (now_ns, nominal_ns, nominal_ns - computing_ns, end, arguments)
         if not computing_ns:
             self._finish(task)
             return
@@ -77,8 +77,8 @@ class ToolHost:
 
     def _finish(self, task: tuple[int, int, int, Callable[..., None], tuple[Any, ...]]) -> None:
         """It has computed; what is left is to wait."""
-        started_ns, alone_ns, waiting_ns, end, arguments = task
+        started_ns, nominal_ns, waiting_ns, end, arguments = task
         at_ns = self._kernel.now_ns + waiting_ns
-        self._alone_ns += alone_ns
+        self._nominal_ns += nominal_ns
         self._taken_ns += at_ns - started_ns
         self._kernel.schedule(at_ns, self._rank, end, *arguments)

@@ -1,34 +1,47 @@
-"""What the engine model publishes: of a turn its queueing, first token and end; contexts that moved; the pool."""
+"""What publishers of the simulated world tell: their numbering, and the events of an engine's turns and pool."""
 
-from controlplane.core.events import ContextMoved, FirstToken, PinReclaimed, PoolSampled, TurnEnded, TurnSubmitted
+from typing import Any
+
+from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.lab.sim.call import Progress
-from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.scheduler import Scheduler
+
+
+class Publisher:
+    """Numbers events from 1; without a name it leaves them unnumbered (0)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sequence = 0
+
+    def stamp(self, now_ns: int) -> dict[str, Any]:
+        """What the next event says of itself: whose it is, its number, and when it was."""
+        if self.name:
+            self.sequence += 1
+        return {"publisher": self.name, "sequence": self.sequence, "at_ns": now_ns}
+
+    def of_turn(self, turn: Progress, now_ns: int) -> dict[str, Any]:
+        """The same of a turn's next event, and which turn it is."""
+        return {**self.stamp(now_ns), "program_id": turn.call.program_id, "turn_id": turn.call.turn_id}
 
 
 def submitted(publisher: Publisher, turn: Progress, projected_blocks: int, now_ns: int) -> TurnSubmitted:
     """The engine queued the turn."""
-    call = turn.call
     return TurnSubmitted(
-        **publisher.stamp(now_ns),
-        program_id=call.program_id,
-        turn_id=call.turn_id,
+        **publisher.of_turn(turn, now_ns),
         projected_blocks=projected_blocks,
-        prompt_tokens=call.prompt_tokens,
-        trace=call.trace,
+        prompt_tokens=turn.call.prompt_tokens,
+        trace=turn.call.trace,
     )
 
 
 def first_token(publisher: Publisher, turn: Progress, now_ns: int) -> FirstToken:
     """Its prompt is prefilled, for the first time."""
-    call = turn.call
     return FirstToken(
-        **publisher.stamp(now_ns),
-        program_id=call.program_id,
-        turn_id=call.turn_id,
+        **publisher.of_turn(turn, now_ns),
         launch_delay_ns=turn.scheduled_ns - turn.queued_ns,
         prefill_ns=now_ns - turn.scheduled_ns,
-        prompt_tokens=call.prompt_tokens,
+        prompt_tokens=turn.call.prompt_tokens,
         cached_tokens=turn.cached_tokens,
         loaded_tokens=turn.loaded_tokens,
     )
@@ -36,34 +49,17 @@ def first_token(publisher: Publisher, turn: Progress, now_ns: int) -> FirstToken
 
 def ended(publisher: Publisher, turn: Progress, now_ns: int) -> TurnEnded:
     """It finished, or was aborted."""
-    call = turn.call
     return TurnEnded(
-        **publisher.stamp(now_ns),
-        program_id=call.program_id,
-        turn_id=call.turn_id,
-        prompt_tokens=call.prompt_tokens,
+        **publisher.of_turn(turn, now_ns),
+        prompt_tokens=turn.call.prompt_tokens,
         output_tokens=turn.produced_tokens,
         cached_tokens=turn.cached_tokens,
         service_ns=turn.service_ns,
-        tool=call.tool,
-        tool_calls=call.tool_calls,
+        tool=turn.call.tool,
+        tool_calls=turn.call.tool_calls,
         ok=not turn.aborted or turn.remaining_tokens == 0,
         recomputed_tokens=turn.recomputed_tokens,
     )
-
-
-def context_moved(publisher: Publisher, program_id: str, below_tokens: int, now_ns: int) -> ContextMoved:
-    """Nobody told it to, and it left the device, or made room below."""
-    return ContextMoved(
-        **publisher.stamp(now_ns),
-        program_id=program_id,
-        below_tokens=below_tokens,
-    )
-
-
-def pin_reclaimed(publisher: Publisher, program_id: str, now_ns: int) -> PinReclaimed:
-    """A turn needed its room."""
-    return PinReclaimed(**publisher.stamp(now_ns), program_id=program_id)
 
 
 def pool_sampled(

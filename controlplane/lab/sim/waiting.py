@@ -4,8 +4,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from controlplane.core.policies import EngineShape, PriorityPolicy, QueuedCall
-from controlplane.core.priority.fcfs import Fcfs
+from controlplane.core.policies.priority.fcfs import Fcfs
+from controlplane.core.policies.protocols import EngineShape, PriorityPolicy, QueuedCall
 
 _Key = tuple[int, str]
 
@@ -70,10 +70,10 @@ class WaitingQueue:
         """Turn ids, the one to schedule first in front. Do not change the queue meanwhile."""
         if self._sorted is not None:
             return (key[1] for key in self._sorted)
-        calls = [self._told(call, now_ns) for call in self._calls.values()]
+        calls = [self._refreshed(call, now_ns) for call in self._calls.values()]
         return (call.turn_id for call in self._policy.order(calls, self._engine, now_ns))
 
-    def _told(self, call: QueuedCall, now_ns: int) -> QueuedCall:
+    def _refreshed(self, call: QueuedCall, now_ns: int) -> QueuedCall:
         """The call with what has become of its program by now: a window or a pin may have ended while it waits."""
         tokens, pinned = self._served(call.program_id, now_ns), self._pinned(call.program_id)
         if (tokens, pinned) == (call.served_tokens, call.pinned):

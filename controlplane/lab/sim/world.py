@@ -12,23 +12,21 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Protocol
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ControlPlaneError, LocalEventError
-from controlplane.core.policies import Window
-from controlplane.core.prompt_size import SIZE_FIELDS
-from controlplane.core.types import Pressure, seconds
+from controlplane.core.estimators.prompt_size import SIZE_FIELDS
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ControlPlaneError, LocalEventError
+from controlplane.core.model.types import seconds
+from controlplane.core.scheduling.controller import Controller
 from controlplane.lab.sim.changes import DIE, JOIN, Change
 from controlplane.lab.sim.contention import Contention
-from controlplane.lab.sim.engine_commands import obey
 from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
 from controlplane.lab.sim.fleet import Fleet, Move, Site
-from controlplane.lab.sim.forks import Forks, never_begin
 from controlplane.lab.sim.kernel import Handle, Kernel
-from controlplane.lab.sim.publisher import Publisher
 from controlplane.lab.sim.session import Session
 from controlplane.lab.sim.tool_host import ToolHost
-from controlplane.lab.sim.tools import ToolRunner
+from controlplane.lab.sim.tools import ToolRunner, never_begin
+from controlplane.lab.sim.turn_events import Publisher
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.series import Series
 from controlplane.lab.workload.trace import gap_ns
@@ -40,19 +38,6 @@ _ASK_AGAIN_NS = seconds(60)
 _RETRY_NS = seconds(1)  # a client whose answer was cut off sends its turn again, as agents' SDKs do
 _STUCK_NS = seconds(4 * 3600)
 _MOVES = (cmd.Demote, cmd.Prefetch, cmd.Discard)
-
-
-class Control(Protocol):
-    """The controller, as the world drives it."""
-
-    @property
-    def window(self) -> Window: ...
-    @property
-    def pressure(self) -> Pressure: ...
-
-    def receive(self, event: ev.Event, now_ns: int) -> None: ...
-    def next_deadline_ns(self) -> int | None: ...
-    def tick(self, now_ns: int) -> Sequence[cmd.Command]: ...
 
 
 class Recorder(Protocol):
@@ -70,7 +55,7 @@ class World:
         self,
         kernel: Kernel,
         fleet: Fleet,
-        control: Control,
+        control: Controller,
         sessions: Sequence[Session],
         *,
         arrivals_ns: Sequence[int] | None = None,
@@ -91,7 +76,7 @@ class World:
         self.moves = 0  # contexts that the controller moved off the device
         self._kernel = kernel
         self._fleet = fleet
-        self._alone = fleet.sites[0] if len(fleet.sites) == 1 and not changes else None
+        self._single_site = fleet.sites[0] if len(fleet.sites) == 1 and not changes else None
         self._turn_overhead_ns = fleet.sites[0].engine.turn_overhead_ns  # the sites are alike
         self._control = control
         self._sessions = {session.program_id: session for session in sessions}
@@ -101,11 +86,10 @@ class World:
         self._gate_publisher = Publisher("sim/gate/1")
         self._fleet_publisher = Publisher("sim/fleet/1")
         host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
-        self._tools = ToolRunner(kernel, self._tell, tool_slots, _WORLD, host, asks=tools_ask)
-        self._forks = Forks(kernel, _WORLD, self._tools.publisher, self._tell, self._arrive, self._next_turn)
+        then = (self._publish, self._arrive, self._next_turn)
+        self.tools = ToolRunner(kernel, _WORLD, *then, slots=tool_slots, host=host, asks=tools_ask)
         self._control_delay_ns = control_delay_ns
-        self._recorder = recorder
-        self._progress = progress
+        self._recorder, self._progress = recorder, progress
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
         roots = [session for session in sessions if session.parent is None]
@@ -118,7 +102,7 @@ class World:
                 kernel.schedule(at_ns, _WORLD, self._arrive, session)
             self._upcoming = iter(())
         for at_ns, sample in host_samples:
-            kernel.schedule(at_ns, _WORLD, self._tell_host, sample)
+            kernel.schedule(at_ns, _WORLD, self._publish_host, sample)
         if not host_samples:
             kernel.schedule(0, _WORLD, self._sample_host, cpus)
         kernel.schedule(0, _SAMPLE, self._sample)
@@ -132,29 +116,19 @@ class World:
 
         Raises ``ControlPlaneError`` when nothing moves any more because the controller admits nobody.
         """
-        self._kernel.run_until(done=lambda: self._open == 0)
+        self._kernel.run(done=lambda: self._open == 0)
         if self._open:
             raise LocalEventError(f"nothing is scheduled and {self._open} programs have not ended")
         return self._kernel.now_ns
-
-    @property
-    def tool_slowdown_ratio(self) -> float:
-        """The time that tools took over what they would have taken alone; 0 where that was not modelled."""
-        return self._tools.host.slowdown_ratio if self._tools.host is not None else 0.0
-
-    @property
-    def tool_wait_mean_s(self) -> float:
-        """What a tool waited, from being asked for to its start, on average."""
-        return self._tools.wait_mean_s
 
     # -- programs ---------------------------------------------------------------------------------------------
 
     def _arrive(self, session: Session) -> None:
         session.arrived_ns = now_ns = self._kernel.now_ns
-        if session.told.run:
-            parent = session.parent.program_id if session.parent is not None and session.told.parent else ""
-            stamp = self._tools.publisher.stamp(now_ns)
-            self._tell(ev.ProgramArrived(**stamp, program_id=session.program_id, parent_id=parent))
+        if session.reported.run:
+            parent = session.parent.program_id if session.parent is not None and session.reported.parent else ""
+            stamp = self.tools.publisher.stamp(now_ns)
+            self._publish(ev.ProgramArrived(**stamp, program_id=session.program_id, parent_id=parent))
         self._begin_turn(session)
 
     def _begin_turn(self, session: Session) -> None:
@@ -175,7 +149,7 @@ class World:
     def _ask(self, session: Session) -> None:
         """The gate asks for a slot, and again while it holds the turn: silent programs are forgotten."""
         now_ns, size = self._kernel.now_ns, session.prompt_size()
-        self._tell(
+        self._publish(
             ev.TurnQueued(
                 **self._gate_publisher.stamp(now_ns),
                 program_id=session.program_id,
@@ -199,8 +173,8 @@ class World:
 
     def _place(self, session: Session) -> None:
         """The engine's server has read the turn."""
-        if self._alone is not None:
-            self._send(session, self._alone)
+        if self._single_site is not None:
+            self._send(session, self._single_site)
             return
         site, move = self._fleet.route(session, self._kernel.now_ns)
         if move is None:
@@ -233,15 +207,12 @@ class World:
         self.turns.append(
             session.turn_record(now_ns, output_tokens=event.output_tokens, cached_tokens=event.cached_tokens)
         )
-        turn = session.turn
         if session.is_last:
             self._end_program(session)
-        elif session.index in session.children:
-            self._forks.fork(session)
-        elif turn.calls_tool:
-            self._tools.run(session, turn.tool, gap_ns(turn), self._next_turn)
+        elif session.turn.calls_tool or session.index in session.children:
+            self.tools.run(session)
         else:
-            self._kernel.schedule(now_ns + gap_ns(turn), _WORLD, self._next_turn, session)
+            self._kernel.schedule(now_ns + gap_ns(session.turn), _WORLD, self._next_turn, session)
 
     def _next_turn(self, session: Session) -> None:
         session.index += 1
@@ -251,9 +222,9 @@ class World:
         now_ns = self._kernel.now_ns
         self._open -= 1
         session.ended = True
-        if session.told.run:
-            stamp = self._tools.publisher.stamp(now_ns)
-            self._tell(ev.ProgramEnded(**stamp, program_id=session.program_id, reason=error))
+        if session.reported.run:
+            stamp = self.tools.publisher.stamp(now_ns)
+            self._publish(ev.ProgramEnded(**stamp, program_id=session.program_id, reason=error))
         self.programs.append(session.program_record(now_ns, error))
         del self._sessions[session.program_id]
         if self._progress is not None:
@@ -262,7 +233,7 @@ class World:
             self._open -= 1
             del self._sessions[child.program_id]
         if session.parent is not None:
-            self._forks.join(session.parent)
+            self.tools.join(session.parent)
         elif (following := next(self._upcoming, None)) is not None:
             self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
 
@@ -280,7 +251,7 @@ class World:
 
     def _list_engines(self) -> None:
         now_ns, sites = self._kernel.now_ns, self._fleet.sites
-        self._tell(
+        self._publish(
             ev.EnginesListed(
                 **self._fleet_publisher.stamp(now_ns),
                 serving=tuple(site.name for site in sites if not site.draining),
@@ -288,7 +259,7 @@ class World:
             )
         )
         for site in sites:  # what one has that has just come is known with its name
-            self._tell(site.engine.pool_sample(now_ns))
+            self._publish(site.engine.pool_sample(now_ns))
             self._wake(site)
 
     def _cut_off(self, site: Site) -> None:
@@ -314,7 +285,7 @@ class World:
         site.wake = None if wake_ns is None else self._kernel.schedule(wake_ns, _ENGINE, self._advance, site)
 
     def _advance(self, site: Site) -> None:
-        self._hear(site.engine.advance(self._kernel.now_ns))
+        self._apply_events(site.engine.advance(self._kernel.now_ns))
         self._wake(site)
 
     def _go_on(self) -> None:
@@ -322,13 +293,13 @@ class World:
         for site in self._fleet.take_touched():
             events = site.engine.drain()
             if events:
-                self._hear(events)
+                self._apply_events(events)
             self._wake(site)
 
-    def _hear(self, events: Sequence[ev.Event]) -> None:
+    def _apply_events(self, events: Sequence[ev.Event]) -> None:
         """What the engines did: a command finds out, too, if a step ends at the instant at which it comes."""
         for event in events:
-            self._tell(event)
+            self._publish(event)
             if type(event) is ev.FirstToken:
                 self._sessions[event.program_id].first_token_ns = event.at_ns
             elif type(event) is ev.TurnEnded:
@@ -336,7 +307,7 @@ class World:
 
     # -- the controller ---------------------------------------------------------------------------------------
 
-    def _tell(self, event: ev.Event) -> None:
+    def _publish(self, event: ev.Event) -> None:
         now_ns = self._kernel.now_ns
         if self._recorder is not None:
             self._recorder.event(event, now_ns)
@@ -388,7 +359,7 @@ class World:
         command: cmd.Command,
         **fields: Any,
     ) -> None:
-        self._tell(
+        self._publish(
             kind(
                 **site.publisher.stamp(self._kernel.now_ns),
                 command_id=command.command_id,
@@ -408,11 +379,11 @@ class World:
         if isinstance(command, cmd.Place | cmd.Adopt):
             return ""  # its router has heard the answer itself; whose child a program is the gate need not know
         if isinstance(command, cmd.StartTool):
-            self._tools.let_start(command.call_id)
+            self.tools.let_start(command.call_id)
         elif isinstance(command, cmd.Admit):
             if session is None:
                 return "the program has ended"
-            session.grant(now_ns, command.ttl_ns if isinstance(command, cmd.Admit) else 0)
+            session.grant(now_ns, command.ttl_ns)
             engine.park(command.program_id, False, now_ns)
             engine.label(command.program_id, "", now_ns)
             if session.held:
@@ -426,7 +397,7 @@ class World:
             if session is not None and session.refuse(command.reason):
                 self._give_up(session)
         else:
-            return obey(engine, command, now_ns)
+            return engine.obey(command, now_ns)
         return ""
 
     def _give_up(self, session: Session) -> None:
@@ -439,18 +410,18 @@ class World:
     # -- samples ----------------------------------------------------------------------------------------------
 
     def _sample_host(self, cpus: float) -> None:
-        self._tell(self._tools.sample(cpus))
-        if self._tools.host is not None:
+        self._publish(self.tools.sample(cpus))
+        if self.tools.host is not None:
             self._kernel.schedule(self._kernel.now_ns + _SAMPLE_NS, _SAMPLE, self._sample_host, cpus)
 
-    def _tell_host(self, sample: ev.HostSampled) -> None:
+    def _publish_host(self, sample: ev.HostSampled) -> None:
         """The host as it was seen at this time, whatever else ran on it."""
-        self._tell(replace(sample, **self._tools.publisher.stamp(self._kernel.now_ns)))
+        self._publish(replace(sample, **self.tools.publisher.stamp(self._kernel.now_ns)))
 
     def _sample(self) -> None:
         now_ns = self._kernel.now_ns
         for site in self._fleet.sites:
-            self._tell(site.engine.pool_sample(now_ns))
+            self._publish(site.engine.pool_sample(now_ns))
             self._wake(site)  # the sample may have found that a pin had ended
         window = self._control.window
         self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)

@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import TimeRemainingColumn
 
 from controlplane.lab.compare.rows import BASELINE, JCT, Grid
 from controlplane.lab.compare.terminal import print_sweep, progress_bar
-from controlplane.lab.sim.laboratory import simulated_preset
-from controlplane.lab.sweep import parquet, results
-from controlplane.lab.sweep.estimate import cpu_s, in_words
+from controlplane.lab.console import Console
+from controlplane.lab.sim.clairvoyant import simulated_preset
+from controlplane.lab.sweep import results
 from controlplane.lab.sweep.executors import LOCAL, Executor, executor
 from controlplane.lab.sweep.run_cell import check_workloads, code
 from controlplane.lab.sweep.runner import run_missing
-from controlplane.lab.sweep.sample import draw
-from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep, places
+from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
 
 INTERRUPTED = 130
 
@@ -31,55 +29,32 @@ def run_sweep(
     baseline: str = BASELINE,
     redo: bool = False,
     dry: bool = False,
-    sample: int = 0,
-    sample_seed: int = 1,
 ) -> int:
     """Run what is missing, print the tables, name the report's command. Returns how many runs went wrong.
 
-    ``sample``: in how many places of the grid, drawn with ``sample_seed``; 0: in all. Raises ``ConfigError`` and
-    ``UnknownPolicy`` before any work.
+    Raises ``ConfigError`` and ``UnknownPolicy`` before any work.
     """
     spec = load_sweep(file)
     if baseline not in spec.names:
         simulated_preset(baseline)
-    out = out or file.with_suffix(".csv")
-    if out.suffix == parquet.SUFFIX:
-        parquet.require_parquet()
-    path = out.with_suffix(".csv") if out.suffix == parquet.SUFFIX else out
-    whole = places(spec)
-    drawn = draw(whole, sample, sample_seed) if sample else None
-    wanted = list(cells(spec, drawn))
-    before = results.read(path)
-    there = results.done(before, wanted, code() if redo else "")
+    path = out or file.with_suffix(".csv")
+    wanted = list(cells(spec))
+    there = results.done(results.read(path), wanted, code() if redo else "")
     missing = [cell for cell in wanted if cell not in there]
-    told = Console(stderr=True)
-    for note in check_workloads(spec, whole if drawn is None else drawn) if missing else ():
-        told.print(note, highlight=False, soft_wrap=True)
-    if drawn is not None:
-        told.print(_sample_in_words(len(drawn), len(whole), sample_seed, spec), highlight=False, soft_wrap=True)
-    told.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
-    if missing:
-        takes = in_words(cpu_s(spec, missing, before))
-        told.print(f"{takes} of one core for the {len(missing)} that are missing", highlight=False)
+    stderr = Console(stderr=True)
+    for note in check_workloads(spec) if missing else ():
+        stderr.print(note, highlight=False, soft_wrap=True)
+    stderr.print(f"{len(wanted)} runs, {len(there)} of them in {path}", highlight=False)
     if dry:
         return 0
-    failed = _run(spec, missing, path, executor(on, jobs, len(missing)), told) if missing else 0
+    failed = _run(spec, missing, path, executor(on, jobs, len(missing)), stderr) if missing else 0
     keys = {results.key_of(cell) for cell in wanted}
     rows = [row for row in results.read(path) if tuple(row[key] for key in results.KEYS) in keys]
     print_sweep(Grid(rows), Console(), figure, baseline)
-    if out != path:
-        parquet.write(rows, out)
-    told.print(f"all figures: {out}; plots: penstock sweep-report {path}", highlight=False, soft_wrap=True)
+    stderr.print(f"all figures: {path}; plots: penstock sweep-report {path}", highlight=False, soft_wrap=True)
     if failed:
-        told.print(f"{failed} runs went wrong: column `error` of {path}; the same command tries them again")
+        stderr.print(f"{failed} runs went wrong: column `error` of {path}; the same command tries them again")
     return failed
-
-
-def _sample_in_words(drawn: int, whole: int, seed: int, spec: SweepSpec) -> str:
-    return (
-        f"a sample: {drawn:,} of the grid's {whole:,} cells (a workload, hardware, load, telemetry and seed), "
-        f"drawn with seed {seed}; all {len(spec.names)} presets run in each"
-    )
 
 
 def _run(spec: SweepSpec, missing: Sequence[Cell], path: Path, on: Executor, console: Console) -> int:

@@ -8,11 +8,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, Self
 
-from controlplane.core.errors import ConfigError
-from controlplane.lab.sweep.run_cell import Outcome
+from controlplane.core.model.errors import ConfigError
+from controlplane.lab.sweep.run_cell import CellOutcome
 from controlplane.lab.sweep.spec import Cell
 
-Task = Callable[[Cell], Outcome]
+Task = Callable[[Cell], CellOutcome]
 LOCAL, RAY = "local", "ray"
 
 
@@ -24,7 +24,7 @@ class Executor(Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, task: Task, cell: Cell) -> "Future[Outcome]":
+    def submit(self, task: Task, cell: Cell) -> "Future[CellOutcome]":
         """Begin; at most ``slots`` at once."""
 
     def is_loss(self, error: Exception) -> bool:
@@ -49,7 +49,7 @@ class LocalProcesses:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._pools = [_pool() for _ in range(slots)]
-        self._in_hand: list[Future[Outcome] | None] = [None] * slots
+        self._in_hand: list[Future[CellOutcome] | None] = [None] * slots
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +58,7 @@ class LocalProcesses:
         for pool in self._pools:
             pool.shutdown()
 
-    def submit(self, task: Task, cell: Cell) -> "Future[Outcome]":
+    def submit(self, task: Task, cell: Cell) -> "Future[CellOutcome]":
         """Begin in a process that has nothing to do; one that has died is replaced."""
         free = next(i for i, future in enumerate(self._in_hand) if future is None or future.done())
         try:
@@ -101,9 +101,9 @@ class RayCluster:
     def __exit__(self, *_: object) -> None:
         self._ray.shutdown()
 
-    def submit(self, task: Task, cell: Cell) -> "Future[Outcome]":
+    def submit(self, task: Task, cell: Cell) -> "Future[CellOutcome]":
         """Begin as a Ray task, which Ray does not retry: the sweep does."""
-        future: Future[Outcome] = self._begin.remote(task, cell).future()
+        future: Future[CellOutcome] = self._begin.remote(task, cell).future()
         return future
 
     def is_loss(self, error: Exception) -> bool:
@@ -112,7 +112,7 @@ class RayCluster:
         return isinstance(error, kinds.RayError) and not isinstance(error, kinds.RayTaskError)
 
 
-def _call(task: Task, cell: Cell) -> Outcome:
+def _call(task: Task, cell: Cell) -> CellOutcome:
     return task(cell)
 
 

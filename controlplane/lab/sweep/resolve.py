@@ -9,8 +9,8 @@ import functools
 
 import msgspec
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import preset
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.presets import preset
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.bound import Bound
 from controlplane.lab.simulate import bound_of, engine_of, trace_of

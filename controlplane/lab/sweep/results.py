@@ -7,10 +7,10 @@ from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.files import replace_file
 from controlplane.lab.compare.rows import COSTS, Row
-from controlplane.lab.sweep.run_cell import Outcome
+from controlplane.lab.sweep.run_cell import CellOutcome
 from controlplane.lab.sweep.spec import Cell
 from controlplane.lab.workload.summary import Summary
 from controlplane.wire.files import read_text
@@ -20,11 +20,11 @@ _MOST_BYTES = 1 << 30
 KEYS = ("workload", "hardware", "preset", "arrival", "seed", "digest", "telemetry")
 KNOWN = ("kv_pool_tokens", "saturation_rate", "bound_jct_mean_s")  # before the run, of what is run
 FIGURES = ("rate", "programs", *(item.name for item in fields(Summary)), *COSTS, *KNOWN)
-COLUMNS = (*KEYS, *FIGURES, "drawn_from", "code", "revision", "error")
+COLUMNS = (*KEYS, *FIGURES, "code", "revision", "error")
 _COUNTED = ("programs_moved_ratio", "turns_cut")
 _LATER: dict[str, str] = {
     "telemetry": "full",
-    **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s", "drawn_from", *_COUNTED), "0"),
+    **dict.fromkeys((*KNOWN, "tpot_mean_s", "tpot_p99_s", *_COUNTED), "0"),
 }  # columns that older files lack
 
 
@@ -62,7 +62,7 @@ def _check(row: Row, where: str) -> None:
         raise ConfigError(f"{where}: expected {len(COLUMNS)} columns")
     name = ""
     try:
-        for name in ("seed", *(figure for figure in (*FIGURES, "drawn_from") if figure in row)):
+        for name in ("seed", *(figure for figure in FIGURES if figure in row)):
             if row[name] or not row["error"]:
                 float(row[name])
     except ValueError:
@@ -79,7 +79,7 @@ def read_all(path: Path) -> list[Row]:
     return rows
 
 
-def append(path: Path, cell: Cell, outcome: Outcome) -> None:
+def append(path: Path, cell: Cell, outcome: CellOutcome) -> None:
     """Write one row, behind a header where it is the first; what is left of one that broke off goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -88,10 +88,10 @@ def append(path: Path, cell: Cell, outcome: Outcome) -> None:
     with path.open("ab+") as file:
         if not _mend(file):
             writer.writeheader()
-        known = {key: getattr(cell, key) for key in (*KEYS, "drawn_from")}
+        known = {key: getattr(cell, key) for key in KEYS}
         figures = {name: _short(value) for name, value in outcome.figures.items()}
-        said = {"code": outcome.code, "revision": outcome.revision, "error": " ".join(outcome.error.split())}
-        writer.writerow(known | figures | said)
+        origin = {"code": outcome.code, "revision": outcome.revision, "error": " ".join(outcome.error.split())}
+        writer.writerow(known | figures | origin)
         file.write(text.getvalue().encode())
 
 

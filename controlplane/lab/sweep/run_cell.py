@@ -2,25 +2,25 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import extract_tb
 
 import msgspec
 
-from controlplane.core.errors import ControlPlaneError
+from controlplane.core.model.errors import ControlPlaneError
 from controlplane.lab.sim.engine_spec import EngineSpec
-from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sim.ideal_time import IdealTimes
 from controlplane.lab.simulate import run_of, simulate, unknown_tools
 from controlplane.lab.sweep.resolve import bound_jct_s, found, saturation_rate
-from controlplane.lab.sweep.spec import Cell, Place, SweepSpec, experiment
+from controlplane.lab.sweep.spec import Cell, SweepSpec, experiment
 from controlplane.lab.workload.provenance import ROOT, code_digest, revision
 
 Figures = dict[str, float]
 _DECIDING = ("core", "lab/sim", "lab/workload", "lab/experiment.py", "lab/simulate.py")
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CellOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run: its figures, or why it has none, and which code it was."""
 
     figures: Figures = {}
@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
 
 
-def attempt(run: Callable[[SweepSpec, Cell], Figures], spec: SweepSpec, cell: Cell) -> Outcome:
+def attempt(run: Callable[[SweepSpec, Cell], Figures], spec: SweepSpec, cell: Cell) -> CellOutcome:
     """``run`` the cell. What goes wrong is told in its row: one run's bug is no reason to lose the others."""
     figures: Figures = {}
     error = ""
@@ -40,7 +40,7 @@ def attempt(run: Callable[[SweepSpec, Cell], Figures], spec: SweepSpec, cell: Ce
     except Exception as bug:
         at = extract_tb(bug.__traceback__)[-1]
         error = f"{type(bug).__name__}: {bug} ({Path(at.filename).name}:{at.lineno})"
-    return Outcome(figures=figures, error=error, code=code(), revision=_revision())
+    return CellOutcome(figures=figures, error=error, code=code(), revision=_revision())
 
 
 def run_cell(spec: SweepSpec, cell: Cell) -> Figures:
@@ -81,15 +81,15 @@ def _revision() -> str:
     return revision()
 
 
-def check_workloads(spec: SweepSpec, among: Sequence[Place]) -> Iterator[str]:
-    """Read each workload of these places; yields what to know of it.
+def check_workloads(spec: SweepSpec) -> Iterator[str]:
+    """Read each workload; yields what to know of it.
 
     Raises ``ConfigError`` for one that cannot be read.
     """
-    for workload in dict.fromkeys(place.workload for place in among):
+    for workload in spec.workload:
         if note := unknown_tools(workload):
             yield f"{workload.title}: {note}"
-        for hardware in dict.fromkeys(place.hardware for place in among if place.workload == workload):
+        for hardware in spec.hardware:
             if hardware.pool_programs or any("load:" in text for text in workload.arrivals or spec.arrivals):
                 yield found(workload, hardware)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from controlplane.lab.sweep import results
 from controlplane.lab.sweep.executors import Executor
-from controlplane.lab.sweep.run_cell import Figures, Outcome, attempt, run_cell
+from controlplane.lab.sweep.run_cell import CellOutcome, Figures, attempt, run_cell
 from controlplane.lab.sweep.spec import Cell, SweepSpec
 
 Note = Callable[[Cell, str], None]
@@ -29,7 +29,7 @@ def run_missing(
     """
     task = functools.partial(attempt, run, spec)
     left, lost, failed = deque(missing), set[Cell](), 0
-    in_hand: dict[Future[Outcome], Cell] = {}
+    in_hand: dict[Future[CellOutcome], Cell] = {}
     while left or in_hand:
         while left and len(in_hand) < executor.slots:
             cell = left.popleft()
@@ -45,7 +45,7 @@ def run_missing(
                     lost.add(cell)
                     left.append(cell)
                     continue
-                outcome = Outcome(error=TWICE)
+                outcome = CellOutcome(error=TWICE)
             results.append(path, cell, outcome)
             note(cell, outcome.error)
             failed += bool(outcome.error)

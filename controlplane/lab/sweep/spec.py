@@ -30,13 +30,13 @@ from typing import Any
 import msgspec
 
 from controlplane.config import Config, parse, show
-from controlplane.core.errors import ConfigError, UnknownPolicy, require
-from controlplane.core.presets import PRESETS
-from controlplane.lab.experiment import REPLAY, USUAL_ARRIVAL, Experiment, Hardware, Workload
+from controlplane.core.model.errors import ConfigError, UnknownPolicy, require
+from controlplane.core.policies.presets import PRESETS
+from controlplane.lab.experiment import DEFAULT_ARRIVAL, REPLAY, Experiment, Hardware, Workload
 from controlplane.lab.sim.changes import parse_changes
+from controlplane.lab.sim.clairvoyant import LABORATORY, SIMULATED, simulated_preset
 from controlplane.lab.sim.contention import parse_contention
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, MAX_RUNNING
-from controlplane.lab.sim.laboratory import LABORATORY, SIMULATED, simulated_preset
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.simulate import load_tools, placement_named
@@ -56,7 +56,7 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hardware: tuple[Hardware, ...] = (Hardware(),)
     presets: tuple[str, ...] = tuple(PRESETS)
     variants: dict[str, dict[str, Any]] = {}
-    arrivals: tuple[str, ...] = (USUAL_ARRIVAL,)
+    arrivals: tuple[str, ...] = (DEFAULT_ARRIVAL,)
     seeds: tuple[int, ...] = (1, 2, 3)
     telemetries: tuple[Telemetry, ...] = ()  # a dimension of the grid, in place of the workloads' own
 
@@ -72,26 +72,10 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return parse(self.variants.get(name, {"preset": name}))
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a preset runs in.
-
-    ``levels``: where along each axis of the grid it is. Where a workload has arrivals of its own, those count as
-    the same as another's that have the same number in their list.
-    """
-
-    workload: Workload
-    hardware: Hardware
-    arrival: str  # as the file has it
-    telemetry: Telemetry
-    seed: int
-    levels: tuple[int, int, int, int, int]
-
-
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the grid.
 
     ``digest`` names all that its result depends on but the code: of workload and hardware, a dash, of the preset.
-    ``drawn_from``: of how many places its own was drawn; 0: the grid is run whole.
     """
 
     workload: str
@@ -101,7 +85,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     digest: str
     telemetry: Telemetry = Telemetry.FULL
-    drawn_from: int = 0
 
 
 def load_sweep(path: Path) -> SweepSpec:
@@ -159,44 +142,27 @@ def _check(spec: SweepSpec) -> None:
         check_arrival(text)
 
 
-def places(spec: SweepSpec) -> list[Place]:
-    """All of them, seed by seed, so that what is there when a sweep stops is balanced."""
-    return [
-        Place(
-            workload=workload,
-            hardware=hardware,
-            arrival=arrival,
-            telemetry=telemetry,
-            seed=seed,
-            levels=(of_seed, of_workload, of_hardware, of_arrival, of_telemetry),
-        )
-        for (of_seed, seed), (of_workload, workload), (of_hardware, hardware) in itertools.product(
-            enumerate(spec.seeds), enumerate(spec.workload), enumerate(spec.hardware)
-        )
-        for of_arrival, arrival in enumerate(workload.arrivals or spec.arrivals)
-        for of_telemetry, telemetry in enumerate(spec.telemetries or (workload.telemetry,))
-    ]
+def cells(spec: SweepSpec) -> Iterator[Cell]:
+    """Every preset in every place, seed by seed, so that what is there when a sweep stops is balanced.
 
-
-def cells(spec: SweepSpec, drawn: Sequence[Place] | None = None) -> Iterator[Cell]:
-    """Every preset in each place, or in the ``drawn`` ones, in their order. Raises ``ConfigError``."""
+    Raises ``ConfigError``.
+    """
     tools = {workload.title: digest(repr(load_tools(workload.tools))) for workload in spec.workload}
     shown = {name: show(spec.config(name), without=_OF_A_DAEMON) for name in spec.names}
-    whole = places(spec)
-    for place in whole if drawn is None else drawn:
-        workload, hardware = place.workload, place.hardware
-        arrival = str(resolved(place.arrival, workload, hardware))
-        for name in spec.names:
-            yield Cell(
-                workload=workload.title,
-                hardware=hardware.title,
-                preset=name,
-                arrival=arrival,
-                seed=place.seed,
-                digest=_digest(workload, hardware, shown[name], tools[workload.title]),
-                telemetry=place.telemetry,
-                drawn_from=0 if drawn is None else len(whole),
-            )
+    for seed, workload, hardware in itertools.product(spec.seeds, spec.workload, spec.hardware):
+        telemetries = spec.telemetries or (workload.telemetry,)
+        for load in workload.arrivals or spec.arrivals:
+            arrival = str(resolved(load, workload, hardware))
+            for telemetry, name in itertools.product(telemetries, spec.names):
+                yield Cell(
+                    workload=workload.title,
+                    hardware=hardware.title,
+                    preset=name,
+                    arrival=arrival,
+                    seed=seed,
+                    digest=_digest(workload, hardware, shown[name], tools[workload.title]),
+                    telemetry=telemetry,
+                )
 
 
 def experiment(spec: SweepSpec, cell: Cell) -> Experiment:
@@ -234,19 +200,19 @@ _BEFORE = (
     "compute = false\n",
     "turns_ahead = 12.0\n",
     "passing_wait = 0.0\n",
-    "[control.trees]\ngang_s = 300.0\nkeep = true\nprefetch_s = 2.0\n\n",
+    "[control.trees]\nkeep = true\n\n",
 )
-_OF_A_DAEMON = ("advise", "fleet", "host.elsewhere", "shadow")  # no run depends on them
+_OF_A_DAEMON = ("fleet", "host.elsewhere", "shadow")  # no run depends on them
 
 
 @functools.cache
 def _digest(workload: Workload, hardware: Hardware, shown: str, drawn: str) -> str:
     workload = msgspec.structs.replace(workload, telemetry=Telemetry.FULL)  # it has a column
     hardware = msgspec.structs.replace(hardware, rate_factor=1.0)  # so have arrivals
-    said = f"{workload!r} {hardware!r}".replace("Workload(", "WorkloadSpec(", 1).replace(
+    described = f"{workload!r} {hardware!r}".replace("Workload(", "WorkloadSpec(", 1).replace(
         " Hardware(", " HardwareSpec(", 1
     )
     for field in _BEFORE:
-        said, shown = said.replace(field, ""), shown.replace(field, "")
+        described, shown = described.replace(field, ""), shown.replace(field, "")
     tools = drawn if workload.tools != REPLAY else ""  # in the file: under its name there may be another by now
-    return f"{digest(f'{said} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"
+    return f"{digest(f'{described} {load_profile(hardware.profile)!r}{tools}')}-{digest(shown)}"

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from controlplane.lab.calibrate.observed import StepCosts
-from controlplane.lab.whatif.figures import NAMES, Figures, change, known, moved
+from controlplane.lab.whatif.figures import NAMES, Figures, change, moved
 from controlplane.lab.whatif.question import Question
 from controlplane.lab.workload.interval import Interval
 from controlplane.lab.workload.run import RunResult
@@ -40,13 +41,11 @@ class Answer:
     @property
     def predicted(self) -> Figures:
         """What was measured, moved by the change, so that what the replay is off by cancels out."""
-        return Figures(
-            **{name: moved(name, getattr(self.measured, name), self.change[name].value) for name in NAMES}
-        )
+        return {name: moved(name, self.measured[name], self.change[name].value) for name in NAMES}
 
     def bounds(self, name: str) -> tuple[float, float]:
         """Between which values the figure is expected, with 95%; NaN where that is not known."""
-        measured, found = getattr(self.measured, name), self.expected[name]
+        measured, found = self.measured[name], self.expected[name]
         return moved(name, measured, found.low), moved(name, measured, found.high)
 
     def is_sure(self, name: str) -> bool:
@@ -54,23 +53,28 @@ class Answer:
         return self.expected[name].excludes(0.0)
 
     @property
-    def replay_error(self) -> dict[str, float]:
+    def replay_error(self) -> Figures:
         """Of the replay of what was decided: its change from what was measured."""
-        return {name: change(name, getattr(self.measured, name), getattr(self.replayed, name)) for name in NAMES}
+        return {name: change(name, self.measured[name], self.replayed[name]) for name in NAMES}
 
     def to_json(self) -> dict[str, Any]:
         """As ``penstock what-if --json`` prints it."""
         recorded, other = self.presets
-        measured, replayed, alternative = self.programs
+        sides = {
+            "actual": (self.measured, recorded, self.programs[0]),
+            "replayed": (self.replayed, recorded, self.programs[1]),
+            "alternative": (self.alternative, other, self.programs[2]),
+            "predicted": (self.predicted, other, self.programs[2]),
+        }
         return {
             "format": FORMAT,
             "question": self.question.title,
             "stretch": dict(self.stretch),
-            "actual": {"preset": recorded, **self.measured.to_json(), "programs": measured},
-            "replayed": {"preset": recorded, **self.replayed.to_json(), "programs": replayed},
-            "alternative": {"preset": other, **self.alternative.to_json(), "programs": alternative},
-            "predicted": {"preset": other, **self.predicted.to_json(), "programs": alternative},
-            "replay_error": {name: known(value) for name, value in self.replay_error.items()},
+            **{
+                side: {"preset": preset, **_known(found), "programs": n}
+                for side, (found, preset, n) in sides.items()
+            },
+            "replay_error": _known(self.replay_error),
             "change": _intervals(self.change),
             "expected": _intervals(self.expected),
             "calibration": {
@@ -84,7 +88,10 @@ class Answer:
         }
 
 
+def _known(found: Figures) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    return {name: value if isfinite(value) else None for name, value in found.items()}
+
+
 def _intervals(found: Mapping[str, Interval]) -> dict[str, dict[str, float | None]]:
-    return {
-        name: {"value": known(at.value), "low": known(at.low), "high": known(at.high)} for name, at in found.items()
-    }
+    return {name: _known({"value": at.value, "low": at.low, "high": at.high}) for name, at in found.items()}

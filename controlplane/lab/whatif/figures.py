@@ -8,8 +8,7 @@ That is how sure the mean change is. Who switches sees one run before and one af
 differ by a third from that of a run shifted by a thousandth: what to expect has an interval of its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite, nan
 
 import numpy as np
@@ -24,26 +23,17 @@ _NS = 1e9
 _Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Of one run, or the means of several. A figure that nothing was measured for is NaN."""
+Figures = Mapping[str, float]
+"""Of one run, or the means of several, by ``NAMES``. A figure that nothing was measured for is NaN."""
 
-    mean_jct_s: float  # of programs that were seen whole
-    p95_ttft_s: float  # of turns, from when they were sent
-    hit_rate: float  # cached tokens / prompt tokens
-    makespan_s: float  # from the first arrival to the last end
-
-    def to_json(self) -> dict[str, float | None]:
-        return {name: known(getattr(self, name)) for name in NAMES}
-
-
-NAMES = tuple(each.name for each in fields(Figures))
+LABELS = {
+    "mean_jct_s": "JCT mean (s)",  # of programs that were seen whole
+    "p95_ttft_s": "TTFT p95 (s)",  # of turns, from when they were sent
+    "hit_rate": "cache hit rate",  # cached tokens / prompt tokens
+    "makespan_s": "makespan (s)",  # from the first arrival to the last end
+}
+NAMES = tuple(LABELS)
 SHARES = ("hit_rate",)  # whose change is a difference; that of a time is a ratio less 1
-
-
-def known(value: float) -> float | None:
-    """For JSON, which knows no NaN."""
-    return value if isfinite(value) else None
 
 
 def change(name: str, before: float, after: float) -> float:
@@ -58,7 +48,7 @@ def moved(name: str, value: float, by: float) -> float:
     return min(1.0, max(0.0, value + by)) if name in SHARES else value * (1 + by)
 
 
-class Outcome:
+class RunFigures:
     """A run's programs as arrays. Copies of a program count with it; an absent one has nothing.
 
     ``whole``: whose JCT counts; ``warm``: programs whose first turn went on from one that nobody saw, so that
@@ -102,12 +92,12 @@ class Outcome:
     def figures(self, drawn: _Floats | None = None) -> Figures:
         """Of all programs once, or each as often as it was drawn."""
         weights = np.ones(len(self._ended)) if drawn is None else drawn
-        return Figures(
-            mean_jct_s=_share(np.dot(self._jct_s, weights), np.dot(self._ended, weights)),
-            p95_ttft_s=self._p95(weights),
-            hit_rate=_share(np.dot(self._cached, weights), np.dot(self._prompts, weights)),
-            makespan_s=self._makespan_s,
-        )
+        return {
+            "mean_jct_s": _share(np.dot(self._jct_s, weights), np.dot(self._ended, weights)),
+            "p95_ttft_s": self._p95(weights),
+            "hit_rate": _share(np.dot(self._cached, weights), np.dot(self._prompts, weights)),
+            "makespan_s": self._makespan_s,
+        }
 
     def _p95(self, weights: _Floats) -> float:
         """The smallest time that 95% of the turns do not exceed."""
@@ -119,64 +109,63 @@ class Outcome:
         return float(self._ttft_s[min(int(np.searchsorted(counted, 0.95 * counted[-1])), len(counted) - 1)])
 
 
-def mean_figures(outcomes: Sequence[Outcome], drawn: _Floats | None = None) -> Figures:
+def mean_figures(outcomes: Sequence[RunFigures], drawn: _Floats | None = None) -> Figures:
     """The means over runs."""
     each = [outcome.figures(drawn) for outcome in outcomes]
-    return Figures(**{name: float(np.mean([getattr(one, name) for one in each])) for name in NAMES})
+    return {name: float(np.mean([one[name] for one in each])) for name in NAMES}
 
 
-def changes(
-    before: Sequence[Outcome], after: Sequence[Outcome], programs: int, seed: int = 0
-) -> dict[str, Interval]:
+def changes(before: Sequence[RunFigures], after: Sequence[RunFigures], programs: int) -> dict[str, Interval]:
     """Of each figure how it changes from a run to its pair, in the mean, with the 95% interval of that mean."""
-    one, other = mean_figures(before), mean_figures(after)
-    rng = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {name: [] for name in NAMES}
-    for _ in range(DRAWS):
+
+    def draw(rng: np.random.Generator) -> tuple[Figures, Figures]:
         pairs = rng.integers(0, len(before), len(before))
         weights = _programs(rng, programs)
-        old = mean_figures([before[index] for index in pairs], weights)
-        new = mean_figures([after[index] for index in pairs], weights)
-        for name in NAMES:
-            drawn[name].append(change(name, getattr(old, name), getattr(new, name)))
-    found = {
-        name: drawn_interval(change(name, getattr(one, name), getattr(other, name)), drawn[name]) for name in NAMES
+        old, new = ([runs[index] for index in pairs] for runs in (before, after))
+        return mean_figures(old, weights), mean_figures(new, weights)
+
+    one, other = mean_figures(before), mean_figures(after)
+    drawn = _drawn(draw)
+    found = {name: drawn_interval(change(name, one[name], other[name]), drawn[name]) for name in NAMES}
+    last = "makespan_s"  # whoever draws programs draws no other last end
+    pairs = zip(before, after, strict=True)
+    return found | {
+        last: mean_interval([change(last, old.figures()[last], new.figures()[last]) for old, new in pairs])
     }
-    spans = [
-        change("makespan_s", old.figures().makespan_s, new.figures().makespan_s)
-        for old, new in zip(before, after, strict=True)
-    ]
-    return found | {"makespan_s": mean_interval(spans)}  # whoever draws programs draws no other last end
 
 
 def expected(
-    before: Sequence[Outcome],
-    after: Sequence[Outcome],
+    before: Sequence[RunFigures],
+    after: Sequence[RunFigures],
     programs: int,
     mean: Mapping[str, Interval],
-    errors: Mapping[str, float],
-    seed: int = 0,
+    errors: Figures,
 ) -> dict[str, Interval]:
     """The same changes as who switches sees them: of one run, on an engine that the replay does not quite match.
 
     The interval is that of a change from any run to any other one, no narrower than that of the ``mean``, and
     reaches on both sides at least as far as the replay of what was decided is off (``errors``).
     """
-    rng = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {name: [] for name in NAMES}
-    for _ in range(DRAWS):
+
+    def draw(rng: np.random.Generator) -> tuple[Figures, Figures]:
         weights = _programs(rng, programs)
-        old = before[int(rng.integers(len(before)))].figures(weights)
-        new = after[int(rng.integers(len(after)))].figures(weights)
-        for name in NAMES:
-            drawn[name].append(change(name, getattr(old, name), getattr(new, name)))
-    found = {}
+        old = before[int(rng.integers(len(before)))]
+        return old.figures(weights), after[int(rng.integers(len(after)))].figures(weights)
+
+    drawn, found = _drawn(draw), {}
     for name, at in mean.items():
         one = drawn_interval(at.value, drawn[name])
         off = abs(errors[name]) if isfinite(errors[name]) else 0.0
         low, high = (one.low, at.low, at.value - off), (one.high, at.high, at.value + off)
         found[name] = Interval(value=at.value, low=_least(low), high=-_least([-end for end in high]))
     return found
+
+
+def _drawn(draw: Callable[[np.random.Generator], tuple[Figures, Figures]]) -> dict[str, list[float]]:
+    """The changes between what ``draw`` finds, many times; always the same ones."""
+    rng = np.random.default_rng(0)
+    pairs = [draw(rng) for _ in range(DRAWS)]
+    return {name: [change(name, old[name], new[name]) for old, new in pairs] for name in NAMES}
 
 
 def _least(ends: Sequence[float]) -> float:

@@ -7,13 +7,13 @@ import numpy as np
 from controlplane.lab.calibrate.observed import StepCosts
 from controlplane.lab.whatif.observed import Observed
 from controlplane.lab.whatif.question import Question
-from controlplane.lab.whatif.stretch import Recorded
+from controlplane.lab.whatif.recorded import Recorded
 from controlplane.lab.workload.run import RunResult
 
 _FAR = 2.0  # times what the stretch shows: beyond it a fitted time is a guess
 _MANY = 0.95  # of the turns need less
 
-Told = tuple[object, str]  # whether a note holds, and it
+Note = tuple[object, str]  # whether a note holds, and it
 
 
 def notes(
@@ -24,7 +24,7 @@ def notes(
     inside = [at_ns for at_ns, _ in recorded.configs if observed.begin_ns < at_ns <= observed.end_ns]
     passive = [engine.passive for engine in recorded.engines.values() if engine.passive]
     errors = [program.error for run in runs for program in run.programs if program.failed]
-    told: tuple[Told, ...] = (
+    candidates: tuple[Note, ...] = (
         (
             cut,
             f"{cut} programs are cut by the stretch's edges ({observed.cut_at_start} began before it, "
@@ -64,16 +64,16 @@ def notes(
         ),
         (recorded.note, recorded.note),
     )
-    return [text for holds, text in told if holds]
+    return [text for holds, text in candidates if holds]
 
 
-def _guesses(observed: Observed, costs: StepCosts, runs: Sequence[RunResult]) -> tuple[Told, ...]:
+def _guesses(observed: Observed, costs: StepCosts, runs: Sequence[RunResult]) -> tuple[Note, ...]:
     """What the alternative needs to know of the engine and the stretch does not show."""
     seen = max((turn.prompt_tokens - turn.cached_tokens for turn in observed.served), default=0)
     anew = _many(turn.prompt_tokens - turn.cached_tokens for run in runs for turn in run.turns if not turn.error)
     return (
         (
-            not costs.sequence_told,
+            not costs.has_sequence,
             f"turns decoded {costs.mean_batch:.1f} at a time, so that the stretch does not tell what one costs "
             "those beside it: as little is taken as can be, and an alternative that runs more at once may look "
             "better than it is",

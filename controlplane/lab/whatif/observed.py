@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.types import seconds
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import seconds
 from controlplane.lab.calibrate.observed import Served
 from controlplane.lab.experiment import CONTROL_DELAY_NS
-from controlplane.lab.whatif.stretch import Recorded, SeenProgram, SeenTool, SeenTurn
+from controlplane.lab.whatif.recorded import Recorded, SeenProgram, SeenTool, SeenTurn
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import ProgramTrace, Turn
@@ -25,7 +25,7 @@ _NEARLY_ALL = 0.8  # of programs
 _MOST = 0.5
 _LEAST_HITS = 4  # first turns that found something, to say that an agent's programs begin alike
 _QUIET_GAPS = 2.0  # of the longest usual gap: who told nothing for so long has ended, unless he says when he does
-_USUAL_GAP = 0.95
+_DEFAULT_GAP = 0.95
 _LEAST_QUIET_NS = seconds(10)
 
 
@@ -129,25 +129,27 @@ class _Seen:
         self._overhead_ns = overhead_ns
         turns = sorted((turn for turn in program.turns.values() if turn.was_served), key=self._queued_ns)
         self.line: list[tuple[int, SeenTurn]] = []  # since when each waited
-        self.beside: list[SeenTurn] = []
+        self.overlapping: list[SeenTurn] = []
         for turn in turns:
             queued_ns, ended_ns = self._queued_ns(turn), self.line[-1][1].ended_ns if self.line else -1
             if turn.submitted_ns < ended_ns - _TOGETHER_NS:
-                self.beside.append(turn)
+                self.overlapping.append(turn)
             else:
                 self.line.append((max(ended_ns, self._since_ns(turn, ended_ns, queued_ns)), turn))
 
     def lives(self, begin_ns: int, end_ns: int, recorded: Recorded, quiet_ns: int) -> "list[_Life]":
         """Its line of turns as far as it lies in the stretch, and each turn beside it as a program of its own."""
         found = [self._within(begin_ns, end_ns, recorded, quiet_ns)]
-        for number, turn in enumerate(self.beside, start=1):
+        for number, turn in enumerate(self.overlapping, start=1):
             at_ns, name = self._queued_ns(turn), f"{self.program.program_id}~{number}"
             if at_ns >= begin_ns and turn.ended_ns <= end_ns:
-                alone = ProgramTrace(program_id=name, source="recorded", turns=(_sizes(turn),), tells=self._tells)
+                single = ProgramTrace(
+                    program_id=name, source="recorded", turns=(_sizes(turn),), telemetry=self._telemetry
+                )
                 record = _record(name, 0, at_ns - begin_ns, turn, begin_ns)
                 found.append(
                     _Life(
-                        trace=alone,
+                        trace=single,
                         turns=(record,),
                         served=(_served(turn),),
                         begins=False,
@@ -172,7 +174,7 @@ class _Seen:
             source=program.agent or "recorded",
             agent=program.agent,
             turns=tuple(self._traced(index, last) for index in range(first, last + 1)),
-            tells=self._tells,
+            telemetry=self._telemetry,
         )
         return _Life(
             trace=trace,
@@ -197,7 +199,7 @@ class _Seen:
         return [after - turn.ended_ns for (_, turn), (after, _) in zip(self.line, self.line[1:], strict=False)]
 
     @property
-    def _tells(self) -> Telemetry:
+    def _telemetry(self) -> Telemetry:
         if self.program.reports:
             return Telemetry.FULL
         read = any(turn.tool_calls >= 0 for _, turn in self.line)
@@ -317,7 +319,7 @@ def _overhead_ns(recorded: Recorded, control_ns: int) -> int:
 def _quiet_ns(recorded: Recorded, overhead_ns: int) -> int:
     """For how long a program that says no goodbye must be silent to have ended."""
     gaps = sorted(gap for program in recorded.programs.values() for gap in _Seen(program, overhead_ns).gaps_ns)
-    usual = gaps[int(_USUAL_GAP * (len(gaps) - 1))] if gaps else 0
+    usual = gaps[int(_DEFAULT_GAP * (len(gaps) - 1))] if gaps else 0
     return max(_LEAST_QUIET_NS, round(_QUIET_GAPS * usual))
 
 

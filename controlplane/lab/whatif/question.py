@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 
 _AMOUNT = re.compile(r"(?P<sign>[-+])?(?P<number>\d+(?:\.\d+)?)(?P<unit>%|x)?|x(?P<times>\d+(?:\.\d+)?)")
 _HELP = "expected a number, or a change as +20%, -1 or 2x"

@@ -7,23 +7,23 @@ from functools import cached_property
 from pathlib import Path
 
 from controlplane.config import Config, overridden
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.events import HostSampled
-from controlplane.core.memory.lru import Lru
-from controlplane.core.presets import Preset
-from controlplane.core.priority.fcfs import Fcfs
-from controlplane.core.retention.never import Never
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.events import HostSampled
+from controlplane.core.policies.memory.lru import Lru
+from controlplane.core.policies.presets import Preset
+from controlplane.core.policies.priority.fcfs import Fcfs
+from controlplane.core.policies.retention.never import Never
 from controlplane.lab.calibrate.observed import StepCosts, fit_served
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.hardware import CHUNK_TOKENS, MAX_RUNNING, Profile
-from controlplane.lab.sim.profile_file import FittedProfile, fitted
+from controlplane.lab.sim.profile import FittedProfile, fitted
 from controlplane.lab.simulate import simulate
 from controlplane.lab.whatif.answer import Answer
-from controlplane.lab.whatif.figures import NAMES, Outcome, change, changes, expected, mean_figures
+from controlplane.lab.whatif.figures import NAMES, RunFigures, change, changes, expected, mean_figures
 from controlplane.lab.whatif.notes import notes
 from controlplane.lab.whatif.observed import Observed, observe
 from controlplane.lab.whatif.question import Question, amount
-from controlplane.lab.whatif.stretch import Recorded, read_recorded
+from controlplane.lab.whatif.recorded import Recorded, read_recorded
 from controlplane.lab.whatif.worlds import World, shifted, with_agents
 from controlplane.lab.workload.arrivals import Recorded as RecordedArrivals
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
@@ -39,7 +39,7 @@ _SOURCE = "told by its engine's events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class TraceWindow:
     """Which part of which log, and what no log tells: how the engine was started."""
 
     log: Path
@@ -61,7 +61,7 @@ class Replays:
     Raises ``ConfigError`` where the log does not hold enough.
     """
 
-    def __init__(self, asked: Stretch) -> None:
+    def __init__(self, asked: TraceWindow) -> None:
         self.asked = asked
         self.recorded: Recorded = read_recorded(asked.log)
         self.observed: Observed = observe(self.recorded, asked.since_s, asked.until_s)
@@ -80,7 +80,7 @@ class Replays:
     # -- what was
 
     @cached_property
-    def measured(self) -> Outcome:
+    def measured(self) -> RunFigures:
         """By the log."""
         return self._outcome(self.observed.measured_programs, self.observed.measured_turns)
 
@@ -114,12 +114,12 @@ class Replays:
         before = [self._outcome(run.programs, run.turns) for run in self.replayed]
         after = [self._outcome(run.programs, run.turns) for run in runs]
         measured, replayed = self.measured.figures(), mean_figures(before)
-        errors = {name: change(name, getattr(measured, name), getattr(replayed, name)) for name in NAMES}
+        errors = {name: change(name, measured[name], replayed[name]) for name in NAMES}
         found = changes(before, after, len(names))
         return Answer(
             question=question,
             presets=(self.config.policies.name, self._config_of(question).policies.name),
-            stretch=self._stretch(),
+            stretch=self._window(),
             measured=measured,
             replayed=replayed,
             alternative=mean_figures(after),
@@ -221,16 +221,16 @@ class Replays:
     def _names(self) -> Sequence[str]:
         return [program.program_id for program in self.observed.programs]
 
-    def _outcome(self, programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> Outcome:
+    def _outcome(self, programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord]) -> RunFigures:
         observed = self.observed
-        return Outcome(programs, turns, names=self._names, whole=observed.whole, warm=observed.warm)
+        return RunFigures(programs, turns, names=self._names, whole=observed.whole, warm=observed.warm)
 
     def _host_samples(self) -> tuple[tuple[int, HostSampled], ...]:
         """The host as it was within the stretch, beginning with what was known of it before."""
         begin_ns, end_ns = self.observed.begin_ns, self.observed.end_ns
-        told = [(at_ns - begin_ns, sample) for at_ns, sample in self.recorded.hosts if at_ns <= end_ns]
-        before = [(0, sample) for at_ns, sample in told if at_ns < 0]
-        return (*before[-1:], *(each for each in told if each[0] >= 0))
+        samples = [(at_ns - begin_ns, sample) for at_ns, sample in self.recorded.hosts if at_ns <= end_ns]
+        before = [(0, sample) for at_ns, sample in samples if at_ns < 0]
+        return (*before[-1:], *(each for each in samples if each[0] >= 0))
 
     def _mean_tokens(self, name: str) -> int:
         engines = self.recorded.engines.values()
@@ -241,7 +241,7 @@ class Replays:
         begin_ns = self.observed.begin_ns
         return [text for at_ns, text in self.recorded.configs if at_ns <= begin_ns][-1]
 
-    def _stretch(self) -> dict[str, float]:
+    def _window(self) -> dict[str, float]:
         observed, begin_ns = self.observed, self.recorded.begin_ns
         return {
             "since_s": (observed.begin_ns - begin_ns) / 1e9,

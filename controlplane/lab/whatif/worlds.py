@@ -56,8 +56,8 @@ def with_agents(world: World, factor: float, number: int) -> World:
     count, wanted = len(world.programs), max(1, round(factor * len(world.programs)))
     rng = np.random.default_rng(1000 + number)
     if wanted <= count:
-        kept = sorted(rng.permutation(count)[:wanted])
-        return World(tuple(world.programs[i] for i in kept), tuple(world.arrivals_ns[i] for i in kept))
+        chosen = sorted(rng.permutation(count)[:wanted])
+        return World(tuple(world.programs[i] for i in chosen), tuple(world.arrivals_ns[i] for i in chosen))
     mean_ns = (world.arrivals_ns[-1] - world.arrivals_ns[0]) / max(1, count - 1)
     found = list(zip(world.arrivals_ns, world.programs, strict=True))
     for extra, index in enumerate(_rounds(rng, count, wanted - count)):

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from controlplane.core.errors import ConfigError, require
-from controlplane.core.estimate import as_seconds
-from controlplane.core.types import seconds
+from controlplane.core.estimators.workload import as_seconds
+from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.types import seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from controlplane.lab.workload.trace_lines import Turn
 _Range = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of agents. ``growth``: tokens that a tool's answer adds; ``tool_s``: what it takes."""
 
@@ -36,52 +36,13 @@ class Kind:
         return sizes, steps * float(np.mean(self.outputs))
 
 
+# Name, share, turns, first prompt, growth, outputs, seconds of a tool.
 KINDS: tuple[Kind, ...] = (
-    Kind(
-        name="repobench",
-        share=0.25,
-        turns=(4, 8),
-        first=(15_000, 60_000),
-        growth=(500, 3000),
-        outputs=(60, 200),
-        tool_s=(0.1, 1),
-    ),
-    Kind(
-        name="swe",
-        share=0.3,
-        turns=(20, 45),
-        first=(3000, 8000),
-        growth=(300, 1200),
-        outputs=(60, 250),
-        tool_s=(0.2, 8),
-    ),
-    Kind(
-        name="terminal",
-        share=0.2,
-        turns=(8, 25),
-        first=(2000, 4000),
-        growth=(200, 900),
-        outputs=(50, 200),
-        tool_s=(0.5, 15),
-    ),
-    Kind(
-        name="gittask",
-        share=0.15,
-        turns=(10, 25),
-        first=(8000, 40_000),
-        growth=(500, 3000),
-        outputs=(80, 300),
-        tool_s=(1, 30),
-    ),
-    Kind(
-        name="cobench",
-        share=0.1,
-        turns=(3, 6),
-        first=(1000, 3000),
-        growth=(300, 1500),
-        outputs=(400, 1500),
-        tool_s=(0.1, 2),
-    ),
+    Kind("repobench", 0.25, (4, 8), (15_000, 60_000), (500, 3000), (60, 200), (0.1, 1)),
+    Kind("swe", 0.3, (20, 45), (3000, 8000), (300, 1200), (60, 250), (0.2, 8)),
+    Kind("terminal", 0.2, (8, 25), (2000, 4000), (200, 900), (50, 200), (0.5, 15)),
+    Kind("gittask", 0.15, (10, 25), (8000, 40_000), (500, 3000), (80, 300), (1, 30)),
+    Kind("cobench", 0.1, (3, 6), (1000, 3000), (300, 1500), (400, 1500), (0.1, 2)),
 )
 FIVE_KINDS, ILR_LIKE = "five-kinds", "ilr-like"
 REGIMES = {"ilr-1": 125_000, "ilr-2": 167_000, "ilr-3": 220_000, "ilr-4": 263_000}
@@ -93,8 +54,8 @@ def draw_kind(rng: np.random.Generator, program_id: str, name: str) -> ProgramTr
     """One program of a pool: of the five kinds as they are, of a regime, or of all regimes evenly."""
     regime = str(rng.choice(list(REGIMES))) if name == ILR_LIKE else name
     kind = KINDS[int(rng.choice(len(KINDS), p=[kind.share for kind in KINDS]))]
-    stretch = _stretch(REGIMES[regime]) if regime in REGIMES else 1.0
-    prompt, turns = max(1, round(float(rng.uniform(*kind.first)) * stretch)), []
+    scale = _scale(REGIMES[regime]) if regime in REGIMES else 1.0
+    prompt, turns = max(1, round(float(rng.uniform(*kind.first)) * scale)), []
     count = int(rng.integers(kind.turns[0], kind.turns[1] + 1))
     for place in range(count):
         output = round(float(rng.uniform(*kind.outputs)))
@@ -102,11 +63,11 @@ def draw_kind(rng: np.random.Generator, program_id: str, name: str) -> ProgramTr
         tool_ms = None if last else round(1e3 * float(rng.uniform(*kind.tool_s)), 1)
         turn = Turn(input_tokens=prompt, output_tokens=output, tool="" if last else kind.name, tool_ms=tool_ms)
         turns.append(turn)
-        prompt += output + round(float(rng.uniform(*kind.growth)) * stretch)
+        prompt += output + round(float(rng.uniform(*kind.growth)) * scale)
     return ProgramTrace(program_id=program_id, source=kind.name, turns=tuple(turns))
 
 
-def _stretch(volume: float) -> float:
+def _scale(volume: float) -> float:
     sizes = sum(kind.share * kind.volume()[0] for kind in KINDS)
     replies = sum(kind.share * kind.volume()[1] for kind in KINDS)
     return (volume - replies) / sizes

@@ -13,14 +13,14 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload.families import Family, all_of, families, renamed
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.trace import Trace, read_trace
 from controlplane.lab.workload.trace_lines import THINK_TIME
 
 SYNTHETIC, MIX, CHANGE = "synthetic:", "mix:", "change:"
-_USUAL = 100  # programs of a workload that is drawn
+_DEFAULT_PROGRAMS = 100  # programs of a workload that is drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,9 @@ def named_workload(name: str, wanted: Wanted) -> Trace:
     if name.startswith(MIX):
         return _mix(name, wanted)
     if name.startswith(SYNTHETIC):
-        drawn = synthesize(name.removeprefix(SYNTHETIC), programs=wanted.programs or _USUAL, seed=wanted.seed)
+        drawn = synthesize(
+            name.removeprefix(SYNTHETIC), programs=wanted.programs or _DEFAULT_PROGRAMS, seed=wanted.seed
+        )
         return _within(drawn, wanted)
     all_of_it = None if not wanted.humans else wanted.programs or None
     trace = read_trace(name, max_programs=all_of_it, max_context_tokens=wanted.max_context_tokens or None)
@@ -52,7 +54,7 @@ def named_workload(name: str, wanted: Wanted) -> Trace:
 
 def _within(trace: Trace, wanted: Wanted) -> Trace:
     """The programs that are wanted; the others are told as rejected."""
-    most, rejected, kept = wanted.max_context_tokens, list(trace.rejected), []
+    most, rejected, retained = wanted.max_context_tokens, list(trace.rejected), []
     for family in families(trace.programs):
         name = family[0].program_id
         if most and any(program.context_tokens > most for program in family):
@@ -60,11 +62,11 @@ def _within(trace: Trace, wanted: Wanted) -> Trace:
         elif not wanted.humans and any(turn.tool == THINK_TIME for program in family for turn in program.turns):
             rejected.append(f"{name}: a person thinks between its turns")
         else:
-            kept.append(family)
-    if not kept:
+            retained.append(family)
+    if not retained:
         limit = f" within --max-context {most}" if most else ""
         raise ConfigError(f"{trace.name}: no program left{limit}" + ("" if wanted.humans else " without a person"))
-    return replace(trace, programs=all_of(kept), rejected=rejected)
+    return replace(trace, programs=all_of(retained), rejected=rejected)
 
 
 def _first(trace: Trace, programs: int) -> Trace:

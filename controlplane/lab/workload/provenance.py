@@ -14,11 +14,11 @@ def revision() -> str:
     if (ROOT / ".git").exists():
         command = ["git", "describe", "--always", "--dirty=+", "--abbrev=9"]
         try:
-            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+            described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
         except OSError:
-            said = ""
-        if said:
-            return said
+            described = ""
+        if described:
+            return described
     try:
         return version("penstock")
     except PackageNotFoundError:

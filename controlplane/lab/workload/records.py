@@ -8,7 +8,7 @@ class Routed:
     """Which of several engines a turn went to."""
 
     replica: str
-    choice: str  # ``core.policies.Choice``
+    choice: str  # ``core.policies.protocols.Choice``
     cost_ns: int  # that was expected of it: waiting, moving, computing anew
     moved_tokens: int = 0  # whose KV another engine sent
 

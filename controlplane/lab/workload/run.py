@@ -1,12 +1,13 @@
 """The result of one run, to save and to load: what simulator, live replay and report share."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.text import printable
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.series import Series
@@ -57,7 +58,14 @@ def load_run(path: str | Path) -> RunResult:
         raise ConfigError(f"{path}: not a saved run: {error}") from error
     if result.format != FORMAT:
         raise ConfigError(f"{path}: expected format {FORMAT}, got {result.format}")
-    return result
+    return replace(  # what is shown of it
+        result,
+        label=printable(result.label),
+        preset=printable(result.preset),
+        arrival=printable(result.arrival),
+        facts={printable(name): printable(value) for name, value in result.facts.items()},
+        tenants=tuple(replace(each, tenant=printable(each.tenant)) for each in result.tenants),
+    )
 
 
 def python_version() -> str:

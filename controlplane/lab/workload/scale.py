@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.core.errors import require
+from controlplane.core.model.errors import require
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 from controlplane.lab.workload.trace_lines import Turn
 
@@ -33,13 +33,9 @@ class Scale:
         text = f"tokens x{self.tokens:g}, outputs x{self.outputs:g}, tools x{self.tools:g}"
         return text if self.turns == 1 else f"{text}, turns x{self.turns}"
 
-    @property
-    def is_identity(self) -> bool:
-        return self == Scale()
-
     def apply(self, trace: Trace) -> Trace:
         """The trace, scaled. A prompt keeps growing where it grew: by at least the reply before it."""
-        if self.is_identity:
+        if self == Scale():
             return trace
         return replace(trace, programs=tuple(self.apply_program(program) for program in trace.programs))
 

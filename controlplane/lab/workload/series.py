@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 
-from controlplane.core.types import Pressure
+from controlplane.core.model.types import Pressure
 
 _OF_PRESSURE = {"active": "programs_active", "queue": "queue_length"}
 
@@ -33,7 +33,7 @@ class Series:
 
     def sample(self, t_ns: int, pressure: Pressure, *, window: float, limit: int) -> None:
         """Append one row."""
-        told = {"t_ns": t_ns, "window": window, "limit": limit}
+        own = {"t_ns": t_ns, "window": window, "limit": limit}
         for column in fields(self):
             name = _OF_PRESSURE.get(column.name, column.name)
-            getattr(self, column.name).append(told[name] if name in told else getattr(pressure, name))
+            getattr(self, column.name).append(own[name] if name in own else getattr(pressure, name))

@@ -7,75 +7,90 @@ ideal time. Times are in seconds. Percentiles interpolate linearly. A program th
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies import Choice
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from controlplane.core.policies.protocols import Choice
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 
 _Floats = NDArray[np.float64]
+_POOL, _ROUTING, _TOOLS = "pool", "routing", "tools"  # what a figure is of, where not every run has it
+_COUNTS = 5  # figures that say how much there was
+
+
+def _figure(label: str, shown: str, default: float | None = None, *, of: str = "") -> Any:
+    """A figure, with its label and its format in tables."""
+    return field(default=default, metadata={"label": label, "shown": shown, "of": of})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The figures of one run; None where nothing was measured. What an engine did not account for is 0."""
 
-    programs_ended: int = 0
-    programs_failed: int = 0
-    turns_ended: int = 0
-    turns_failed: int = 0
-    makespan_s: float = 0.0
-    jct_mean_s: float | None = None
-    jct_p50_s: float | None = None
-    jct_p90_s: float | None = None
-    jct_p95_s: float | None = None
-    jct_p99_s: float | None = None
-    ttft_mean_s: float | None = None  # from when the client sent: the hold counts
-    ttft_p50_s: float | None = None
-    ttft_p95_s: float | None = None
-    ttft_p99_s: float | None = None
-    tpot_mean_s: float | None = None  # per output token after the first, over turns with more than one
-    tpot_p99_s: float | None = None
-    steps_per_min: float | None = None  # turns ended
-    output_tokens_per_s: float | None = None
-    cache_hit_ratio: float | None = None  # cached tokens / prompt tokens, over the turns that ended
-    goodput_1x_per_s: float | None = None  # programs within 1x their ideal time, per second of the run
-    goodput_2x_per_s: float | None = None
-    goodput_3x_per_s: float | None = None
-    ttft_within_10s_ratio: float | None = None  # share of all turns
-    ttft_within_30s_ratio: float | None = None
-    ttft_within_60s_ratio: float | None = None
-    hold_mean_s: float | None = None  # of a program, over its turns
-    longest_hold_s: float | None = None  # of a turn
-    jain_index: float | None = None  # over slowdowns (JCT / ideal); 1: all programs were slowed alike
-    tool_slowdown_ratio: float = 0.0  # tool time over what it were without contention; 0: that was not modelled
-    tool_wait_mean_s: float | None = None  # from a tool's being asked for to its start
+    programs_ended: int = _figure("programs ended", "{:d}", 0)
+    programs_failed: int = _figure("programs failed", "{:d}", 0)
+    turns_ended: int = _figure("turns ended", "{:d}", 0)
+    turns_failed: int = _figure("turns failed", "{:d}", 0)
+    makespan_s: float = _figure("makespan (s)", "{:.1f}", 0.0)
+    jct_mean_s: float | None = _figure("JCT mean (s)", "{:.1f}")
+    jct_p50_s: float | None = _figure("JCT p50 (s)", "{:.1f}")
+    jct_p90_s: float | None = _figure("JCT p90 (s)", "{:.1f}")
+    jct_p95_s: float | None = _figure("JCT p95 (s)", "{:.1f}")
+    jct_p99_s: float | None = _figure("JCT p99 (s)", "{:.1f}")
+    ttft_mean_s: float | None = _figure("TTFT mean, hold included (s)", "{:.2f}")  # from when the client sent
+    ttft_p50_s: float | None = _figure("TTFT p50 (s)", "{:.2f}")
+    ttft_p95_s: float | None = _figure("TTFT p95 (s)", "{:.2f}")
+    ttft_p99_s: float | None = _figure("TTFT p99 (s)", "{:.2f}")
+    tpot_mean_s: float | None = _figure("TPOT mean (s)", "{:.4f}")  # after the first, of turns with more
+    tpot_p99_s: float | None = _figure("TPOT p99 (s)", "{:.4f}")
+    steps_per_min: float | None = _figure("steps/min", "{:.1f}")  # turns ended
+    output_tokens_per_s: float | None = _figure("output tok/s", "{:.1f}")
+    cache_hit_ratio: float | None = _figure(
+        "cache hit rate (cached/prompt tokens)", "{:.1%}"
+    )  # of turns that ended
+    goodput_1x_per_s: float | None = _figure("goodput, JCT <= 1x ideal (programs/s)", "{:.4f}")  # per s of the run
+    goodput_2x_per_s: float | None = _figure("goodput, JCT <= 2x ideal (programs/s)", "{:.4f}")
+    goodput_3x_per_s: float | None = _figure("goodput, JCT <= 3x ideal (programs/s)", "{:.4f}")
+    ttft_within_10s_ratio: float | None = _figure("turns with TTFT <= 10 s", "{:.1%}")  # share of all turns
+    ttft_within_30s_ratio: float | None = _figure("turns with TTFT <= 30 s", "{:.1%}")
+    ttft_within_60s_ratio: float | None = _figure("turns with TTFT <= 60 s", "{:.1%}")
+    hold_mean_s: float | None = _figure("hold at the gate, mean of programs (s)", "{:.1f}")
+    longest_hold_s: float | None = _figure("longest hold (s)", "{:.1f}")  # of a turn
+    jain_index: float | None = _figure("Jain index of slowdowns", "{:.3f}")  # 1: all alike
+    tool_slowdown_ratio: float = _figure(
+        "tool time / without contention", "{:.2f}x", 0.0, of=_TOOLS
+    )  # 0: not modelled
+    tool_wait_mean_s: float | None = _figure("wait for a tool to start, mean (s)", "{:.2f}")
     # What the engine accounted for, all 0 where it did not. Shares are of the KV pool's blocks times time
     # (ThunderAgent eq. 3).
-    pool_decode_ratio: float = 0.0
-    pool_prefill_ratio: float = 0.0
-    pool_recompute_ratio: float = 0.0  # prefilling what was computed before and evicted
-    pool_caching_ratio: float = 0.0  # contexts that nothing runs
-    pool_unused_ratio: float = 0.0
-    recomputed_tokens: int = 0  # prefilled a second time
-    retractions: int = 0  # of running calls, for want of blocks
-    loaded_ratio: float = 0.0  # prompt tokens loaded from below the device / prompt tokens; the hits count them too
-    moves_per_min: float = 0.0  # contexts that a decision took off the device: demoted or discarded
-    ttl_misses_per_min: float = 0.0  # pins that memory pressure ended before their time
+    pool_decode_ratio: float = _figure("KV pool x time: decoding", "{:.1%}", 0.0, of=_POOL)
+    pool_prefill_ratio: float = _figure("  prefilling", "{:.1%}", 0.0, of=_POOL)
+    pool_recompute_ratio: float = _figure("  computing again", "{:.1%}", 0.0, of=_POOL)  # of what was evicted
+    pool_caching_ratio: float = _figure("  caching", "{:.1%}", 0.0, of=_POOL)  # contexts that nothing runs
+    pool_unused_ratio: float = _figure("  unused", "{:.1%}", 0.0, of=_POOL)
+    recomputed_tokens: int = _figure("tokens computed again", "{:,d}", 0, of=_POOL)  # prefilled a second time
+    retractions: int = _figure("retractions", "{:d}", 0, of=_POOL)  # of running calls, for want of blocks
+    loaded_ratio: float = _figure(
+        "loaded from below the device (prompt tokens)", "{:.1%}", 0.0, of=_POOL
+    )  # the hits count them too
+    moves_per_min: float = _figure(
+        "contexts moved off the device by decision (/min)", "{:.2f}", 0.0, of=_POOL
+    )  # demoted or discarded
+    ttl_misses_per_min: float = _figure("pins ended by memory pressure (/min)", "{:.2f}", 0.0, of=_POOL)
     # Turns that were routed over several engines, by what became of the KV; all 0 where there was one.
-    routed_new: int = 0
-    routed_stay: int = 0
-    routed_migrate: int = 0
-    routed_reprefill: int = 0
-    routed_cost_s: float = 0.0  # that was expected of those choices together
-    routed_moved_tokens: int = 0  # whose KV one engine sent another
-    routed_busiest_ratio: float = 0.0  # share of these turns that one engine got
-    programs_moved_ratio: float = 0.0  # programs that changed their engine, of those that were routed
-    turns_cut: int = 0  # turns that were sent again, each time that an engine died which had them
+    routed_new: int = _figure("turns placed: of a new program", "{:d}", 0, of=_ROUTING)
+    routed_stay: int = _figure("  where the last one ran", "{:d}", 0, of=_ROUTING)
+    routed_migrate: int = _figure("  elsewhere, the KV sent along", "{:d}", 0, of=_ROUTING)
+    routed_reprefill: int = _figure("  elsewhere, computed anew", "{:d}", 0, of=_ROUTING)
+    routed_cost_s: float = _figure("expected cost of placing (s)", "{:.1f}", 0.0, of=_ROUTING)
+    routed_moved_tokens: int = _figure("tokens whose KV was sent", "{:d}", 0, of=_ROUTING)
+    routed_busiest_ratio: float = _figure("turns on the busiest engine", "{:.1%}", 0.0, of=_ROUTING)
+    programs_moved_ratio: float = _figure("programs that changed their engine", "{:.1%}", 0.0, of=_ROUTING)
+    turns_cut: int = _figure("turns cut off by an engine's death", "{:d}", 0)  # and sent again
 
     @property
     def is_accounted(self) -> bool:
@@ -89,72 +104,16 @@ class Summary:
 
     def to_json(self) -> dict[str, float | None]:
         """The figures by name; None for each that was not measured."""
-        unknown: tuple[str, ...] = () if self.is_accounted else _OF_THE_POOL
-        unknown += () if self.is_routed else _OF_ROUTING
-        unknown += () if self.tool_slowdown_ratio else ("tool_slowdown_ratio",)
+        known = {_POOL: self.is_accounted, _ROUTING: self.is_routed, _TOOLS: self.tool_slowdown_ratio > 0}
+        unknown = (each.name for each in fields(self) if not known.get(each.metadata["of"], True))
         return asdict(self) | dict.fromkeys(unknown)
 
 
-_OF_THE_POOL = (
-    *("pool_decode_ratio", "pool_prefill_ratio", "pool_recompute_ratio", "pool_caching_ratio", "pool_unused_ratio"),
-    *("recomputed_tokens", "retractions", "loaded_ratio", "moves_per_min", "ttl_misses_per_min"),
+ROWS: tuple[tuple[str, str, str], ...] = tuple(
+    (each.name, each.metadata["label"], each.metadata["shown"])
+    for each in (*fields(Summary)[_COUNTS:], *fields(Summary)[:_COUNTS])
 )
-_OF_ROUTING = (
-    *("routed_new", "routed_stay", "routed_migrate", "routed_reprefill", "routed_cost_s"),
-    *("routed_moved_tokens", "routed_busiest_ratio", "programs_moved_ratio"),
-)
-ROWS: tuple[tuple[str, str, str], ...] = (
-    ("jct_mean_s", "JCT mean (s)", "{:.1f}"),
-    ("jct_p50_s", "JCT p50 (s)", "{:.1f}"),
-    ("jct_p90_s", "JCT p90 (s)", "{:.1f}"),
-    ("jct_p95_s", "JCT p95 (s)", "{:.1f}"),
-    ("jct_p99_s", "JCT p99 (s)", "{:.1f}"),
-    ("ttft_mean_s", "TTFT mean, hold included (s)", "{:.2f}"),
-    ("ttft_p50_s", "TTFT p50 (s)", "{:.2f}"),
-    ("ttft_p95_s", "TTFT p95 (s)", "{:.2f}"),
-    ("ttft_p99_s", "TTFT p99 (s)", "{:.2f}"),
-    ("tpot_mean_s", "TPOT mean (s)", "{:.4f}"),
-    ("tpot_p99_s", "TPOT p99 (s)", "{:.4f}"),
-    ("steps_per_min", "steps/min", "{:.1f}"),
-    ("output_tokens_per_s", "output tok/s", "{:.1f}"),
-    ("cache_hit_ratio", "cache hit rate (cached/prompt tokens)", "{:.1%}"),
-    ("goodput_1x_per_s", "goodput, JCT <= 1x ideal (programs/s)", "{:.4f}"),
-    ("goodput_2x_per_s", "goodput, JCT <= 2x ideal (programs/s)", "{:.4f}"),
-    ("goodput_3x_per_s", "goodput, JCT <= 3x ideal (programs/s)", "{:.4f}"),
-    ("ttft_within_10s_ratio", "turns with TTFT <= 10 s", "{:.1%}"),
-    ("ttft_within_30s_ratio", "turns with TTFT <= 30 s", "{:.1%}"),
-    ("ttft_within_60s_ratio", "turns with TTFT <= 60 s", "{:.1%}"),
-    ("hold_mean_s", "hold at the gate, mean of programs (s)", "{:.1f}"),
-    ("longest_hold_s", "longest hold (s)", "{:.1f}"),
-    ("jain_index", "Jain index of slowdowns", "{:.3f}"),
-    ("tool_slowdown_ratio", "tool time / without contention", "{:.2f}x"),
-    ("tool_wait_mean_s", "wait for a tool to start, mean (s)", "{:.2f}"),
-    ("pool_decode_ratio", "KV pool x time: decoding", "{:.1%}"),
-    ("pool_prefill_ratio", "  prefilling", "{:.1%}"),
-    ("pool_recompute_ratio", "  computing again", "{:.1%}"),
-    ("pool_caching_ratio", "  caching", "{:.1%}"),
-    ("pool_unused_ratio", "  unused", "{:.1%}"),
-    ("recomputed_tokens", "tokens computed again", "{:,d}"),
-    ("retractions", "retractions", "{:d}"),
-    ("loaded_ratio", "loaded from below the device (prompt tokens)", "{:.1%}"),
-    ("moves_per_min", "contexts moved off the device by decision (/min)", "{:.2f}"),
-    ("ttl_misses_per_min", "pins ended by memory pressure (/min)", "{:.2f}"),
-    ("routed_new", "turns placed: of a new program", "{:d}"),
-    ("routed_stay", "  where the last one ran", "{:d}"),
-    ("routed_migrate", "  elsewhere, the KV sent along", "{:d}"),
-    ("routed_reprefill", "  elsewhere, computed anew", "{:d}"),
-    ("routed_cost_s", "expected cost of placing (s)", "{:.1f}"),
-    ("routed_moved_tokens", "tokens whose KV was sent", "{:d}"),
-    ("routed_busiest_ratio", "turns on the busiest engine", "{:.1%}"),
-    ("programs_moved_ratio", "programs that changed their engine", "{:.1%}"),
-    ("turns_cut", "turns cut off by an engine's death", "{:d}"),
-    ("programs_ended", "programs ended", "{:d}"),
-    ("programs_failed", "programs failed", "{:d}"),
-    ("turns_ended", "turns ended", "{:d}"),
-    ("turns_failed", "turns failed", "{:d}"),
-    ("makespan_s", "makespan (s)", "{:.1f}"),
-)
-"""Field, label and format of each figure, in the order of tables."""
+"""Field, label and format of each figure, in the order of tables: how many there were comes last."""
 
 
 def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], makespan_ns: int) -> Summary:
@@ -194,7 +153,7 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
         **_of_turns(good, len(turns), per_s),
         hold_mean_s=_hold_mean_s(programs, turns),
         longest_hold_s=max(turn.hold_ns for turn in turns) / NANOSECONDS_PER_SECOND if turns else None,
-        jain_index=_jain(slowdowns),
+        jain_index=jain(slowdowns),
         routed_new=choices[Choice.NEW],
         routed_stay=choices[Choice.STAY],
         routed_migrate=choices[Choice.MIGRATE],
@@ -244,7 +203,8 @@ def _hold_mean_s(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord])
     return held_ns / NANOSECONDS_PER_SECOND / len(ended) if ended else None
 
 
-def _jain(values: Sequence[float]) -> float | None:
+def jain(values: Sequence[float]) -> float | None:
+    """Jain's index; 1: all alike; None where nobody got anything."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 

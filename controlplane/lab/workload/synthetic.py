@@ -11,7 +11,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from controlplane.core.errors import ConfigError, require
+from controlplane.core.model.errors import ConfigError, require
 from controlplane.lab.workload.kinds import NAMES as KINDS_NAMES
 from controlplane.lab.workload.kinds import draw_kind
 from controlplane.lab.workload.swe_like import draw_program

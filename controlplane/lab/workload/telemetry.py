@@ -22,7 +22,7 @@ class Telemetry(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reporting:
     """What one program tells."""
 
     run: bool  # its beginning, its end, and its tools
@@ -30,13 +30,13 @@ class Told:
     parent: bool = False  # whose sub-agent it is
 
 
-def told(telemetry: Telemetry, program_id: str) -> Told:
+def reported(telemetry: Telemetry, program_id: str) -> Reporting:
     """What the program of that name tells: a program is of one kind, whatever else runs.
 
     A sub-agent's is told by the name of its root.
     """
     full = telemetry is Telemetry.FULL or (telemetry is Telemetry.HALF and crc32(program_id.encode()) % 2 == 0)
-    return Told(run=full or telemetry is Telemetry.RUNS, replies=telemetry is Telemetry.TURNS, parent=full)
+    return Reporting(run=full or telemetry is Telemetry.RUNS, replies=telemetry is Telemetry.TURNS, parent=full)
 
 
 def reply_calls(turn: Turn, *, is_last: bool) -> tuple[str, int]:

@@ -4,14 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.tenants import Tenancy, Tenant
-from controlplane.core.types import NANOSECONDS_PER_SECOND
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.tenancy import Tenancy, Tenant
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
+from controlplane.lab.workload.summary import jain
 
 _ONE = re.compile(r"(?P<weight>\d+(\.\d+)?)(@(?P<part>\d+(\.\d+)?))?(%(?P<floor>\d+(\.\d+)?))?")
 _Times = NDArray[np.float64]
@@ -83,16 +85,27 @@ def by_tenant(
     total, weights = sum(held.values()), sum(tenant.weight for tenant in tenancy.named.values())
     contended_s = float((times[:, 1] - times[:, 0]).sum()) / NANOSECONDS_PER_SECOND
     return tuple(
-        _result(
-            name,
-            tenant,
-            programs,
-            held.get(name, 0.0) / total if total else 0.0,
-            tenant.weight / weights,
-            contended_s,
+        TenantResult(
+            tenant=name,
+            weight=tenant.weight,
+            **_completions(programs, name),
+            kv_share=held.get(name, 0.0) / total if total else 0.0,
+            fair_share=tenant.weight / weights,
+            contended_s=contended_s,
         )
         for name, tenant in tenancy.named.items()
     )
+
+
+def _completions(programs: Sequence[ProgramRecord], tenant: str) -> dict[str, Any]:
+    """How many of the tenant's programs ended well, and what they took."""
+    ended = [program for program in programs if program.tenant == tenant and not program.failed]
+    jct_s = np.asarray([program.completion_ns for program in ended], dtype=np.float64) / NANOSECONDS_PER_SECOND
+    return {
+        "programs": len(ended),
+        "jct_mean_s": float(jct_s.mean()) if ended else 0.0,
+        "jct_p95_s": float(np.percentile(jct_s, 95)) if ended else 0.0,
+    }
 
 
 def _contended(
@@ -140,31 +153,4 @@ def _kv_token_s(turns: Sequence[TurnRecord], whose: Mapping[str, str], times: _T
 
 def jain_of(results: Sequence[TenantResult]) -> float:
     """Jain's index over what the tenants got for their weights; 1: all alike; 0 where nobody got anything."""
-    values = [result.kv_share / result.weight for result in results]
-    squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
-
-
-def _result(
-    name: str,
-    tenant: Tenant,
-    programs: Sequence[ProgramRecord],
-    kv_share: float,
-    fair_share: float,
-    contended_s: float,
-) -> TenantResult:
-    jct_s = np.asarray(
-        [program.completion_ns for program in programs if program.tenant == name and not program.failed],
-        dtype=np.float64,
-    )
-    jct_s /= NANOSECONDS_PER_SECOND
-    return TenantResult(
-        tenant=name,
-        weight=tenant.weight,
-        programs=len(jct_s),
-        jct_mean_s=float(jct_s.mean()) if jct_s.size else 0.0,
-        jct_p95_s=float(np.percentile(jct_s, 95)) if jct_s.size else 0.0,
-        kv_share=kv_share,
-        fair_share=fair_share,
-        contended_s=contended_s,
-    )
+    return jain([result.kv_share / result.weight for result in results]) or 0.0

@@ -9,7 +9,7 @@ Which distribution a tool gets depends on how many of its calls have a time:
 - fewer, or a tool that is not there: the pool, the calls of all tools. Its spread tells how little is known.
 
 **Paper**: AgentServeSim §3.2, generative mode: one distribution for each tool name. How it is fitted is left open;
-the above is ours (docs/adr/0017).
+the above is ours (docs/adr/0007).
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload.durations import Calls, Empirical, LogNormal, empirical, log_normal, uniform
 from controlplane.lab.workload.trace import ProgramTrace
 from controlplane.wire.files import read_bytes

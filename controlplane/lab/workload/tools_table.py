@@ -2,9 +2,9 @@
 
 import json as stdlib_json
 
-from rich.console import Console
 from rich.table import Table
 
+from controlplane.lab.console import Console
 from controlplane.lab.workload.durations import Empirical, LogNormal
 from controlplane.lab.workload.tool_fits import Fit, ToolFits
 

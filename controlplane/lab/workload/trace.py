@@ -12,12 +12,12 @@ that turn of its parent has ended (counted from 0), and the parent's next turn w
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.types import seconds
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.text import sanitize
+from controlplane.core.model.types import seconds
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace_lines import BadProgram, Turn, parse_program, read_lines
 
@@ -36,7 +36,7 @@ class ProgramTrace:
     program_id: str
     source: str
     turns: tuple[Turn, ...]
-    tells: Telemetry | None = None  # what it tells of itself; None: as the run says
+    telemetry: Telemetry | None = None  # what it tells of itself; None: as the run says
     shared_tokens: int | None = None  # that its prompts and those of its agent begin with; None: as the run says
     agent: str = ""  # whose beginning that is; empty: everybody's
     parent_id: str = ""
@@ -90,7 +90,6 @@ def read_trace(
     *,
     max_programs: int | None = None,
     max_context_tokens: int | None = None,
-    on_bad: Literal["reject", "error"] = "reject",
 ) -> Trace:
     """Read the first ``max_programs`` valid programs of a trace, and the sub-agents of each.
 
@@ -98,8 +97,7 @@ def read_trace(
     ``max_context_tokens``; a sub-agent also where no valid parent precedes it, or does not go on from that turn.
     Each is described in ``Trace.rejected`` as ``path:line: field: what is wrong``.
 
-    Raises ``ConfigError`` when the file cannot be read, when nothing valid is left, and for the first invalid
-    program if ``on_bad`` is ``"error"``.
+    Raises ``ConfigError`` when the file cannot be read, and when nothing valid is left.
     """
     path = Path(path)
     programs: dict[str, ProgramTrace] = {}
@@ -118,8 +116,6 @@ def read_trace(
                 break
             programs[parsed.program_id] = parsed
             continue
-        if on_bad == "error":
-            raise ConfigError(problem)
         rejected.append(problem)
     if not programs:
         first = f"; the first of {len(rejected)} problems: {rejected[0]}" if rejected else ": the file is empty"
@@ -139,7 +135,14 @@ def _parsed_programs(path: Path, max_context_tokens: int | None) -> Iterator[Pro
         except BadProgram as bad:
             yield f"{path}:{number}: {bad}"
         else:
-            yield ProgramTrace(**{field.name: getattr(parsed, field.name) for field in fields(parsed)})
+            yield ProgramTrace(
+                program_id=sanitize(parsed.program_id),
+                source=sanitize(parsed.source),
+                turns=tuple(turn.turn() for turn in parsed.turns),
+                parent_id=sanitize(parsed.parent_id or ""),
+                spawn_turn=parsed.spawn_turn or 0,
+                family_tokens=parsed.family_tokens or 0,
+            )
 
 
 def _why_orphaned(program: ProgramTrace, before: Mapping[str, ProgramTrace]) -> str:

@@ -371,22 +371,6 @@ class Promoted(google.protobuf.message.Message):
 global___Promoted = Promoted
 
 @typing.final
-class StopAdviceRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    UNDO_FIELD_NUMBER: builtins.int
-    undo: builtins.bool
-    """It may go on, as the configuration says."""
-    def __init__(
-        self,
-        *,
-        undo: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["undo", b"undo"]) -> None: ...
-
-global___StopAdviceRequest = StopAdviceRequest
-
-@typing.final
 class ReloadRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -405,36 +389,6 @@ class GetConfigRequest(google.protobuf.message.Message):
     ) -> None: ...
 
 global___GetConfigRequest = GetConfigRequest
-
-@typing.final
-class OpenPageRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___OpenPageRequest = OpenPageRequest
-
-@typing.final
-class PageAddress(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    LISTEN_FIELD_NUMBER: builtins.int
-    KEY_FIELD_NUMBER: builtins.int
-    listen: builtins.str
-    """HOST:PORT, as the configuration has it."""
-    key: builtins.str
-    """A secret of this life of the daemon: the page is opened at http://LISTEN/#key=KEY."""
-    def __init__(
-        self,
-        *,
-        listen: builtins.str = ...,
-        key: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["key", b"key", "listen", b"listen"]) -> None: ...
-
-global___PageAddress = PageAddress
 
 @typing.final
 class ConfigText(google.protobuf.message.Message):
@@ -795,122 +749,6 @@ class ShadowState(google.protobuf.message.Message):
 global___ShadowState = ShadowState
 
 @typing.final
-class AdviseState(google.protobuf.message.Message):
-    """Automatic advice: settings that the daemon changes by itself, within bounds and one step at a time."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GOAL_FIELD_NUMBER: builtins.int
-    PHASE_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    UNTIL_NS_FIELD_NUMBER: builtins.int
-    HEARD_NS_FIELD_NUMBER: builtins.int
-    WANTED_NS_FIELD_NUMBER: builtins.int
-    TRYING_FIELD_NUMBER: builtins.int
-    IN_FORCE_FIELD_NUMBER: builtins.int
-    TRIED_FIELD_NUMBER: builtins.int
-    KEPT_FIELD_NUMBER: builtins.int
-    UNDONE_FIELD_NUMBER: builtins.int
-    LATEST_FIELD_NUMBER: builtins.int
-    goal: builtins.str
-    """The figure that is to become better; empty: it is off, and has changed nothing."""
-    phase: builtins.str
-    """rests; listens; asks; tries; judges; off."""
-    reason: builtins.str
-    """Why it rests, or does not go on."""
-    until_ns: builtins.int
-    """Until when it rests, by the daemon's clock; 0: it does not."""
-    heard_ns: builtins.int
-    """What of the stretch that it wants was heard without a gap."""
-    wanted_ns: builtins.int
-    trying: builtins.str
-    """The step in force that is not judged yet, as KEY = VALUE."""
-    tried: builtins.int
-    """Steps that were made, and of those: that stayed, and that were taken back."""
-    kept: builtins.int
-    undone: builtins.int
-    @property
-    def in_force(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """All that it has changed and that is in force, each as KEY = VALUE."""
-
-    @property
-    def latest(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SettingChange]:
-        """The last few changes, the latest last."""
-
-    def __init__(
-        self,
-        *,
-        goal: builtins.str = ...,
-        phase: builtins.str = ...,
-        reason: builtins.str = ...,
-        until_ns: builtins.int = ...,
-        heard_ns: builtins.int = ...,
-        wanted_ns: builtins.int = ...,
-        trying: builtins.str = ...,
-        in_force: collections.abc.Iterable[builtins.str] | None = ...,
-        tried: builtins.int = ...,
-        kept: builtins.int = ...,
-        undone: builtins.int = ...,
-        latest: collections.abc.Iterable[global___SettingChange] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["goal", b"goal", "heard_ns", b"heard_ns", "in_force", b"in_force", "kept", b"kept", "latest", b"latest", "phase", b"phase", "reason", b"reason", "tried", b"tried", "trying", b"trying", "undone", b"undone", "until_ns", b"until_ns", "wanted_ns", b"wanted_ns"]) -> None: ...
-
-global___AdviseState = AdviseState
-
-@typing.final
-class SettingChange(google.protobuf.message.Message):
-    """A step of automatic advice. Changes of times are ratios less 1, those of a hit rate differences."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    AT_NS_FIELD_NUMBER: builtins.int
-    OUTCOME_FIELD_NUMBER: builtins.int
-    KEY_FIELD_NUMBER: builtins.int
-    BEFORE_FIELD_NUMBER: builtins.int
-    AFTER_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
-    GOAL_FIELD_NUMBER: builtins.int
-    PREDICTED_FIELD_NUMBER: builtins.int
-    LOW_FIELD_NUMBER: builtins.int
-    HIGH_FIELD_NUMBER: builtins.int
-    MEASURED_FIELD_NUMBER: builtins.int
-    IS_MEASURED_FIELD_NUMBER: builtins.int
-    at_ns: builtins.int
-    outcome: builtins.str
-    """tried; kept; taken back."""
-    key: builtins.str
-    before: builtins.float
-    after: builtins.float
-    reason: builtins.str
-    goal: builtins.str
-    predicted: builtins.float
-    """What it was predicted to change, with the 95% interval."""
-    low: builtins.float
-    high: builtins.float
-    measured: builtins.float
-    """What it changed at an equal load; is_measured is false where nobody could tell, or not yet."""
-    is_measured: builtins.bool
-    def __init__(
-        self,
-        *,
-        at_ns: builtins.int = ...,
-        outcome: builtins.str = ...,
-        key: builtins.str = ...,
-        before: builtins.float = ...,
-        after: builtins.float = ...,
-        reason: builtins.str = ...,
-        goal: builtins.str = ...,
-        predicted: builtins.float = ...,
-        low: builtins.float = ...,
-        high: builtins.float = ...,
-        measured: builtins.float = ...,
-        is_measured: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "at_ns", b"at_ns", "before", b"before", "goal", b"goal", "high", b"high", "is_measured", b"is_measured", "key", b"key", "low", b"low", "measured", b"measured", "outcome", b"outcome", "predicted", b"predicted", "reason", b"reason"]) -> None: ...
-
-global___SettingChange = SettingChange
-
-@typing.final
 class DifferenceCounts(google.protobuf.message.Message):
     """Decisions of the controller in force by what the shadow decided."""
 
@@ -1094,7 +932,6 @@ class NodeStatus(google.protobuf.message.Message):
     STANDS_BY_FIELD_NUMBER: builtins.int
     FENCE_FIELD_NUMBER: builtins.int
     SHADOW_FIELD_NUMBER: builtins.int
-    ADVISE_FIELD_NUMBER: builtins.int
     TENANTS_FIELD_NUMBER: builtins.int
     TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
     FINDINGS_FIELD_NUMBER: builtins.int
@@ -1152,8 +989,6 @@ class NodeStatus(google.protobuf.message.Message):
     @property
     def shadow(self) -> global___ShadowState: ...
     @property
-    def advise(self) -> global___AdviseState: ...
-    @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
         """Those that the configuration has tables of, and who shares what is left; none without tables."""
 
@@ -1197,7 +1032,6 @@ class NodeStatus(google.protobuf.message.Message):
         stands_by: builtins.bool = ...,
         fence: builtins.int = ...,
         shadow: global___ShadowState | None = ...,
-        advise: global___AdviseState | None = ...,
         tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
         tenants_jain_index: builtins.float = ...,
         findings: collections.abc.Iterable[global___Finding] | None = ...,
@@ -1207,8 +1041,8 @@ class NodeStatus(google.protobuf.message.Message):
         failures: collections.abc.Iterable[global___FailureState] | None = ...,
         last_set_aside: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["advise", b"advise", "config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["advise", b"advise", "boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
 

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.types import seconds
-from controlplane.wire.endpoint import default_state_dir
+from controlplane.core.model.types import seconds
+from controlplane.transport.endpoint import default_state_dir
 from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, process_handle
 from engine_hooks.tools.resources.workspaces import workspace_handle
 from engine_hooks.tools.shared import reporter
@@ -84,16 +84,16 @@ class Resources:
         """Forget a resource that you have disposed of yourself, or that is to stay."""
         with self._lock:
             if self._held.pop((kind, handle), None) is not None:
-                self._tell({"do": "release", "kind": kind, "handle": handle})
+                self._send({"do": "release", "kind": kind, "handle": handle})
 
     def end(self, program_id: str, reason: str = "") -> None:
         """End a program: everything that it holds goes."""
         with self._lock:
-            mine = [key for key, told in self._held.items() if told["program"] == program_id]
+            mine = [key for key, message in self._held.items() if message["program"] == program_id]
             for key in mine:
                 del self._held[key]
             if mine:
-                self._tell({"do": "end", "program": program_id, "reason": reason})
+                self._send({"do": "end", "program": program_id, "reason": reason})
 
     def close(self, timeout_s: float = 0.0) -> None:
         """Reclaim everything, for tests and orderly ends; the end of this process does the same."""
@@ -109,21 +109,27 @@ class Resources:
 
     def _add(self, program_id: str, kind: str, handle: str, ttl_s: float) -> str:
         expires_ns = time.monotonic_ns() + seconds(ttl_s) if ttl_s > 0 else 0
-        told = {"do": "register", "program": program_id, "kind": kind, "handle": handle, "expires_ns": expires_ns}
+        message = {
+            "do": "register",
+            "program": program_id,
+            "kind": kind,
+            "handle": handle,
+            "expires_ns": expires_ns,
+        }
         with self._lock:
-            self._held[kind, handle] = told
-            self._tell(told)
+            self._held[kind, handle] = message
+            self._send(message)
         return handle
 
-    def _tell(self, told: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         """Send one line. A keeper that is gone or does not read is replaced, and gets everything again."""
-        lines, problem = [told], OSError()
+        lines, problem = [message], OSError()
         for _ in range(2):
             try:
                 if self._keeper is None or self._keeper.poll() is not None:
                     self._drop_keeper()
                     self._keeper = self._start()
-                    lines = [*(known for known in self._held.values() if known is not told), told]
+                    lines = [*(known for known in self._held.values() if known is not message), message]
                 for line in lines:
                     _write(self._keeper, json.dumps(line).encode() + b"\n")
             except OSError as error:

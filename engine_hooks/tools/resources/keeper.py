@@ -25,10 +25,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND
-from engine_hooks.tools.resources.provider import Provider, ProviderError
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from engine_hooks.tools.resources.providers import providers
-from engine_hooks.tools.resources.registry import Registry, Resource
+from engine_hooks.tools.resources.registry import Provider, ProviderError, Registry, Resource
 
 _LOOK_S = 1.0  # whether the parent is still there, where the kernel does not tell
 _BUSY_LOOK_S = 0.02
@@ -77,28 +76,30 @@ class Keeper:
         self._workers = ThreadPoolExecutor(_AT_ONCE)
         self._busy: dict[Future[int], Resource] = {}
 
-    def hear(self, line: bytes) -> None:
+    def receive(self, line: bytes) -> None:
         """Obey one line of the agent. A line that makes no sense is reported on standard error and ignored."""
         try:
-            told = json.loads(line)
-            self._obey(told["do"], told)
+            message = json.loads(line)
+            self._obey(message["do"], message)
         except (ValueError, KeyError, TypeError) as error:
             _complain(f"not understood: {line[:200]!r} ({error!r})")
 
-    def _obey(self, what: str, told: dict[str, Any]) -> None:
+    def _obey(self, what: str, message: dict[str, Any]) -> None:
         registry, now_ns = self.registry, self._now_ns()
         if what == "register":
-            kind, handle, program = told["kind"], told["handle"], told["program"]
+            kind, handle, program = message["kind"], message["handle"], message["program"]
             if kind not in self._kinds:
                 raise ValueError(f"no kind {kind!r}; there are: {', '.join(self._kinds)}")
-            registry.register(kind, handle, program, int(told.get("expires_ns", 0)))
+            registry.register(kind, handle, program, int(message.get("expires_ns", 0)))
             self._audit.note("registered", Resource(kind=kind, handle=handle, program_id=program))
         elif what == "release":
-            released = registry.release(told["kind"], told["handle"])
+            released = registry.release(message["kind"], message["handle"])
             if released is not None:
                 self._audit.note("released", released)
         elif what == "end":
-            registry.end(told["program"], f"its program ended: {told.get('reason') or 'no reason told'}", now_ns)
+            registry.end(
+                message["program"], f"its program ended: {message.get('reason') or 'no reason told'}", now_ns
+            )
         else:
             raise ValueError(f"unknown request: {what!r}")
 
@@ -119,7 +120,6 @@ class Keeper:
         )
 
     def end_all(self, reason: str) -> None:
-        """Reclaim everything, since the agent is gone."""
         self.registry.end_all(reason, self._now_ns())
 
     def _reclaim(self, resource: Resource) -> int:
@@ -131,14 +131,14 @@ class Keeper:
 
     def _settle(self, resource: Resource, future: "Future[int]") -> None:
         error = future.exception()
-        kept_on = self.registry.settle(resource, error is None, self._now_ns())
+        will_retry = self.registry.settle(resource, error is None, self._now_ns())
         if error is None:
             self._audit.note("reclaimed", resource, size_bytes=future.result())
             return
-        told = str(error) if isinstance(error, ProviderError) else repr(error)
-        self._audit.note("failed" if kept_on else "lost", resource, error=told)
-        if not kept_on:
-            _complain(f"given up: {resource.kind} {resource.handle}: {told}")
+        message = str(error) if isinstance(error, ProviderError) else repr(error)
+        self._audit.note("failed" if will_retry else "lost", resource, error=message)
+        if not will_retry:
+            _complain(f"given up: {resource.kind} {resource.handle}: {message}")
 
 
 def _complain(text: str) -> None:
@@ -157,8 +157,8 @@ class _Input:
 
     def lines(self, wait_s: float) -> list[bytes] | None:
         """The lines that came within ``wait_s``; None if no more will come."""
-        heard = self._selector.select(wait_s)
-        if not heard:
+        ready = self._selector.select(wait_s)
+        if not ready:
             return None if os.getppid() != self._parent else []
         chunk = os.read(0, _CHUNK_BYTES)
         if not chunk:
@@ -173,7 +173,7 @@ def run(keeper: Keeper, source: _Input) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     while not stopped and (lines := source.lines(keeper.wait_s())) is not None:
         for line in lines:
-            keeper.hear(line)
+            keeper.receive(line)
         keeper.look()
     keeper.end_all("the keeper was told to stop" if stopped else "its agent's process is gone")
     deadline_s = time.monotonic() + _MOST_END_S

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from engine_hooks.tools.resources.provider import Provider, ProviderError
+from engine_hooks.tools.resources.registry import Provider, ProviderError
 from engine_hooks.tools.resources.workspaces import Workspaces
 
 COOKIE_VARIABLE = "PENSTOCK_RESOURCE"
@@ -113,8 +113,8 @@ class Containers:
 
     def size_bytes(self, handle: str) -> int:
         """The bytes of its writable layer."""
-        told = self._ask(lambda client: client.api.inspect_container(handle, size=True))
-        return int((told or {}).get("SizeRw") or 0)
+        details = self._ask(lambda client: client.api.inspect_container(handle, size=True))
+        return int((details or {}).get("SizeRw") or 0)
 
     def reclaim(self, handle: str) -> None:
         self._ask(lambda client: client.containers.get(handle).remove(force=True, v=True))

@@ -9,12 +9,27 @@ time to live, an owner that vanishes, retries, and a limit to them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
 
 MOST_ATTEMPTS = 8
 _RETRY_FIRST_NS = seconds(0.5)
 _RETRY_LAST_NS = seconds(30)
+
+
+class ProviderError(Exception):
+    """A resource could not be reclaimed; the text says why."""
+
+
+class Provider(Protocol):
+    """Measures and reclaims one kind of resource."""
+
+    def size_bytes(self, handle: str) -> int:
+        """Bytes that it takes: memory for a process, disk for other kinds; 0 if it is gone."""
+
+    def reclaim(self, handle: str) -> None:
+        """Reclaim it. Raises ``ProviderError`` if it is still there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +86,6 @@ class Registry:
         self._take_back(self.held_by(program_id), reason, now_ns)
 
     def end_all(self, reason: str, now_ns: int) -> None:
-        """End all programs, since the agent is gone."""
         self._take_back(self._resources.values(), reason, now_ns)
 
     def take_due(self, now_ns: int) -> list[Resource]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine_hooks.tools.resources.provider import ProviderError
+from engine_hooks.tools.resources.registry import ProviderError
 
 ROOTS_VARIABLE = "PENSTOCK_WORKSPACES"
 """Folders, parted by colons, below which a folder that was there already may be registered."""
@@ -110,9 +110,9 @@ def _identity(place: int) -> str:
 def _refuse_what_matters(path: Path) -> None:
     """Refuse a folder that contains this user's home, this process's folder, or half of the machine."""
     real = path.resolve()
-    for kept in (Path.home(), Path.cwd()):
-        if kept.resolve().is_relative_to(real):
-            raise ProviderError(f"{path}: contains {kept}, which must not be deleted")
+    for protected in (Path.home(), Path.cwd()):
+        if protected.resolve().is_relative_to(real):
+            raise ProviderError(f"{path}: contains {protected}, which must not be deleted")
     if len(real.parts) < 3:
         raise ProviderError(f"{path}: too near the root")
     for mount in _mounts():
@@ -134,7 +134,6 @@ def _refuse_elsewhere(path: Path) -> None:
 
 
 def _mounts() -> Iterator[Path]:
-    """The mount points that this process sees."""
     with contextlib.suppress(OSError):
         for line in _MOUNTS.read_bytes().splitlines():
             yield Path(os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), line.split()[4])))

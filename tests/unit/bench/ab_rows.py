@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ab.results import RUN, Cell, Figures, Row
+from ab.results import Cell, Figures, Row
 
 SCENARIO = "load-a"
 
 
-def cell(system: str = "stock", *, rate: float = 0.15, seed: int = 1, **more: str) -> Cell:
-    return Cell(**({"purpose": RUN, "scenario": SCENARIO} | more), rate=rate, seed=seed, system=system)
+def cell(system: str = "stock", *, rate: float = 0.15, seed: int = 1, scenario: str = SCENARIO) -> Cell:
+    return Cell(scenario=scenario, rate=rate, seed=seed, system=system)
 
 
 def row(
@@ -18,7 +18,6 @@ def row(
     *,
     ttft_s: Sequence[Sequence[float]] | None = None,
     makespan_s: float = 100.0,
-    purpose: str = RUN,
     scenario: str = SCENARIO,
     rate: float = 0.15,
     seed: int = 1,
@@ -63,7 +62,7 @@ def row(
         "wall_s": 120.0,
     } | more
     return Row(
-        cell=cell(system, rate=rate, seed=seed, purpose=purpose, scenario=scenario),
+        cell=cell(system, rate=rate, seed=seed, scenario=scenario),
         load="made up",
         programs=len(jct_s),
         figures=figures,

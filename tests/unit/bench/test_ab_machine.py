@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import pytest
@@ -46,26 +47,30 @@ def test_the_share_of_others_is_what_is_busy_and_not_ours(monkeypatch: pytest.Mo
     assert watch.ratio() == 0.0, "a descendant's time may be counted a little later than the machine's"
 
 
-def test_a_run_waits_until_others_are_quiet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("others", "arithmetic_ms", "said"),
+    [
+        ([0.8, 0.0, 0.5, 0.0, 0.05], [2.0], ["takes 80% of the CPUs", "takes 50% of the CPUs"]),
+        ([0.0], [4.6, 2.6, 2.4], ["arithmetic 4.6 ms, usually 2.0", "arithmetic 2.6 ms, usually 2.0"]),
+        ([0.9], [2.0], ["takes 90%"] * 50 + ["it does not become quiet: going on"]),
+    ],
+    ids=["busy", "slow", "for ever"],
+)
+def test_a_run_waits_until_others_are_quiet_and_the_machine_is_fast(
+    others: list[float],
+    arithmetic_ms: list[float],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     double = MachineDouble(monkeypatch)
-    double.others = [0.8, 0.0, 0.5, 0.0, 0.05]
-    monkeypatch.setattr(machine, "arithmetic_ms", lambda: 2.0)
-    machine.wait_for_quiet()
-    assert capsys.readouterr().out.splitlines() == [
-        "  waiting: other work takes 80% of the CPUs, arithmetic 2.0 ms",
-        "  waiting: other work takes 50% of the CPUs, arithmetic 2.0 ms",
-    ]
-
-
-def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    double = MachineDouble(monkeypatch)
-    double.others = [0.9]
-    monkeypatch.setattr(machine, "arithmetic_ms", lambda: 2.0)
-    machine.wait_for_quiet()
-    assert 900 <= double.now_s < 1000
-    assert "it does not become quiet: going on" in capsys.readouterr().out
+    double.others = others
+    looks = chain(arithmetic_ms, repeat(arithmetic_ms[-1]))
+    monkeypatch.setattr(machine, "arithmetic_ms", lambda: next(looks))
+    machine.wait_for_quiet(usual_ms=2.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(said)
+    assert all(text in line for text, line in zip(said, lines, strict=True))
 
 
 def test_what_descendants_compute_is_ones_own() -> None:
@@ -97,26 +102,3 @@ def test_only_the_cpus_that_a_run_may_use_count(monkeypatch: pytest.MonkeyPatch)
         assert machine._busy_s() == 5.0
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def test_a_cpu_that_is_not_there_is_an_error_that_says_which_are() -> None:
-    with pytest.raises(SystemExit, match=r"--cpu 100000: .*there are 0"):
-        machine.pin(100_000)
-
-
-def test_arithmetic_takes_a_while() -> None:
-    assert machine.model_name()
-    assert machine.arithmetic_ms(0.01) > 0
-
-
-def test_a_run_does_not_begin_while_the_machine_is_slow(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever shares the physical machine takes none of our time, and yet makes it slow."""
-    looks = iter([4.6, 2.6, 2.4])
-    monkeypatch.setattr(machine, "arithmetic_ms", lambda: next(looks))
-    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
-    monkeypatch.setattr(machine.OthersWatch, "ratio", lambda _: 0.0)
-    machine.wait_for_quiet(usual_ms=2.0)
-    assert next(looks, None) is None
-    assert "arithmetic 4.6 ms, usually 2.0" in capsys.readouterr().out

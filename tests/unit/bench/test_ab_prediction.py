@@ -1,26 +1,21 @@
 """The simulator beside rows of the A/B: several draws of each, and what is told of them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from ab import prediction
 from ab.kinds import VLLM
-from ab.prediction import Prediction
 from ab.scenario import SMOKE
-from ab_rows import cell, row
+from ab_rows import row
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.workload.telemetry import Telemetry
 
 PROFILE = load_profile(Path(__file__).parents[3] / "bench" / "results" / "validation-profile.json")
 SCENARIO = replace(SMOKE, cpus=2)
-
-
-def predicted(real_s: float, predicted_s: float, system: str) -> Prediction:
-    return Prediction(
-        cell=cell(system), values={"JCT mean (s)": (real_s, predicted_s)}, deviations={"JCT mean (s)": 1.0}
-    )
 
 
 def test_slower_steps_are_all_slower_alike() -> None:
@@ -31,13 +26,9 @@ def test_slower_steps_are_all_slower_alike() -> None:
     assert (slow.kv_pool_tokens, slow.max_context_tokens) == (profile.kv_pool_tokens, profile.max_context_tokens)
 
 
-def test_draws_lie_evenly_around_the_profile() -> None:
-    assert prediction.slowings(1) == [1.0]
-    assert prediction.slowings(3) == pytest.approx([0.98, 1.0, 1.02])
-
-
 def test_a_run_is_predicted_by_the_mean_of_its_draws() -> None:
-    rows = [row("stock", rate=1.0), row("mars", rate=1.0, toml='preset = "mars"')]
+    assert prediction.slowings(3) == pytest.approx([0.98, 1.0, 1.02])
+    rows = [row("mars", rate=1.0, toml='preset = "mars"')]
     several = prediction.predict(rows, SCENARIO, PROFILE, draws=3)
     slow, usual, fast = (
         prediction.predict(rows, SCENARIO, PROFILE.slowed(ratio), draws=1) for ratio in (0.98, 1, 1.02)
@@ -49,13 +40,11 @@ def test_a_run_is_predicted_by_the_mean_of_its_draws() -> None:
         assert [each.deviations["JCT mean (s)"] for each in drawn] == [0, 0, 0]
 
 
-def test_pairs_that_differ_by_less_than_the_error_are_not_ranked() -> None:
-    rows = [predicted(100, 110, "stock"), predicted(105, 100, "static-6"), predicted(50, 48, "mars")]
-    assert prediction.ranking(rows) == (2, 2, [])
-    turned = [predicted(100, 95, "stock"), predicted(80, 98, "mars"), predicted(40, 41, "static-6")]
-    same, pairs, told = prediction.ranking(turned)
-    assert (same, pairs) == (2, 3)
-    assert "stock and mars at 0.15/s, seed 1" in told[0]
+def test_a_prediction_simulates_what_the_programs_report() -> None:
+    for reported in Telemetry:
+        asked = partial(prediction.spec_of, replace(SMOKE, telemetry=reported), PROFILE, rate=1.0, seed=1)
+        assert asked(toml='preset = "mars"\n').workload.telemetry is reported
+        assert asked(toml="").workload.telemetry is Telemetry.FULL, "stock takes no silence for anything"
 
 
 def test_vllm_is_simulated_with_its_pages_and_not_with_its_priorities() -> None:
@@ -64,8 +53,5 @@ def test_vllm_is_simulated_with_its_pages_and_not_with_its_priorities() -> None:
     assert run.hardware.block_tokens == 32
     rows = [row(name, scenario=scenario.digest) for name in ("stock", "priority")]
     assert [found.cell.system for found in prediction.chosen(rows, scenario)] == ["stock"]
-
-
-def test_no_run_of_the_scenario_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no run of scenario"):
-        prediction.chosen([row()], SCENARIO)
+        prediction.chosen([row()], scenario)

@@ -19,16 +19,9 @@ def test_rows_come_back_as_they_were_and_a_later_one_replaces_an_earlier(tmp_pat
     assert path.read_bytes().count(b"\n") == 3
 
 
-def test_a_row_says_what_its_programs_told_and_older_rows_told_all(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    results.append(path, row(telemetry=Telemetry.HALF))
-    assert [found.telemetry for found in results.read(path)] == [Telemetry.HALF]
-    path.write_bytes(path.read_bytes().replace(b',"telemetry":"half"', b""))
-    assert [found.telemetry for found in results.read(path)] == [Telemetry.FULL]
-
-
 def test_the_rows_of_before_still_load_and_are_of_full_telemetry() -> None:
     rows = [found for found in results.read(RESULTS) if found.cell.scenario == "24b97cd251"]
+    assert len(rows) > 10
     assert {found.telemetry for found in rows} == {Telemetry.FULL}
     assert {(found.engine_cpu_turn_s, found.figures.tpot_mean_s, found.gpu) for found in rows} == {(0.0, 0.0, "")}
 
@@ -42,12 +35,7 @@ def test_a_line_that_broke_off_costs_only_itself(tmp_path: Path) -> None:
     results.append(path, row("mars"))
     assert [found.cell.system for found in results.read(path)] == ["stock", "mars"]
     assert path.read_bytes().startswith(whole)
-
-
-def test_a_file_of_something_else_is_told_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    results.append(path, row())
-    path.write_bytes(b"{}\n" + path.read_bytes())
+    path.write_bytes(b"{}\n" + whole)
     with pytest.raises(SystemExit, match=r"results\.jsonl:1: not a result"):
         results.read(path)
 
@@ -65,13 +53,3 @@ def test_what_is_usual_is_the_fastest_that_this_model_was_seen(monkeypatch: pyte
     rows = [row("stock", cpu="EPYC", transform_ms=(2.2, 2.1)), row("mars", cpu="EPYC", transform_ms=(2.0, 2.4))]
     assert results.usual_ms([*rows, row("static-4", cpu="Xeon", transform_ms=(1.0, 1.0)), row("static-6")]) == 2.2
     assert results.usual_ms([]) == 0.0
-
-
-def test_a_run_that_was_not_side_by_side_with_the_others_is_told() -> None:
-    """Where all ran one by one nobody is: their order is what is balanced."""
-    times = {"mars": "2026-01-01T10:00:00+00:00", "static-5": "2026-01-01T10:00:02+00:00"}
-    later = "2026-01-01T12:00:00+00:00"
-    beside = [row(name, began=began, wall_s=900.0) for name, began in times.items()]
-    apart = row("stock", began=later, wall_s=1200.0)
-    one_by_one = [row("stock", rate=0.2, began=times["mars"], wall_s=900.0), row("mars", rate=0.2, began=later)]
-    assert results.of_another_time([*beside, apart, *one_by_one]) == {apart.cell}

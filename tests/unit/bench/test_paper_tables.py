@@ -50,15 +50,13 @@ def test_every_cell_can_be_run(number: int) -> None:
     for theirs in study.theirs.values():
         assert len(theirs) == len(study.points)
     for series in study.theirs:
-        figures = paper_tables.run(number, series, study.points[0], seed=1, programs=2)
-        assert figures.mean > 0
-        assert figures.p95 >= figures.mean
+        figures = paper_tables.run(number, series, study.points[0], seed=1, programs=1)
+        assert figures.p95 >= figures.mean > 0
 
 
-def test_a_cell_is_the_mean_over_seeds() -> None:
+def test_a_cell_is_the_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_tables, "run", lambda number, series, point, seed, programs: row(point * seed)[0])
     with ThreadPoolExecutor(1) as workers:
         found = paper_tables.measure(6, (1, 2), 2, workers)
-    study = STUDIES[6]
-    assert set(found) == set(study.theirs)
-    runs = [paper_tables.run(6, "caching on", study.points[0], seed, 2) for seed in (1, 2)]
-    assert found["caching on"][0].mean == pytest.approx((runs[0].mean + runs[1].mean) / 2)
+    for cells in found.values():
+        assert [cell.mean for cell in cells] == pytest.approx([1.5 * point for point in STUDIES[6].points])

@@ -1,14 +1,18 @@
 """Made-up runs: plausible shapes for the report to draw, measured on nothing."""
 
+import re
+from html.parser import HTMLParser
+
 import numpy as np
 
-from controlplane.core.types import NANOSECONDS_PER_SECOND, Pressure
+from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Pressure
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.series import Series
 from controlplane.lab.workload.summary import summarize
 
 S = NANOSECONDS_PER_SECOND
+_NAMESPACES = ("2000/svg", "1999/xlink")
 
 
 def made_up_run(
@@ -90,3 +94,35 @@ def _series(preset: str, rate: float, seconds: int, random: np.random.Generator)
         )
         series.sample(t * S, pressure, window=window, limit=limit)
     return series
+
+
+def assert_stands_alone(page: str) -> None:
+    """Nothing is loaded from elsewhere, and each element closes."""
+    tags = _Tags(page)
+    assert tags.open == [] and not {"script", "link"} & set(tags.seen)
+    assert all(link.startswith("#") for link in tags.links)
+    assert set(re.findall(r"url\(([^)]*)", page)) <= set(re.findall(r"url\((#[^)]*)", page))
+    assert set(re.findall(r'https?://[^"\s<]+', page)) <= {f"http://www.w3.org/{it}" for it in _NAMESPACES}
+
+
+class _Tags(HTMLParser):
+    """Which elements there are, whether each closes, and what they refer to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag

@@ -1,6 +1,7 @@
 """Made-up rows of a sweep."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from controlplane.lab.compare.rows import Row
 from controlplane.lab.sweep.results import COLUMNS, FIGURES
@@ -33,7 +34,6 @@ def made_up_row(
         "digest": f"engine-{preset}",
         "telemetry": "full",
         "rate": rate,
-        "drawn_from": 0,
         "code": "c0de",
         "revision": "1a2b3c",
         "error": "",
@@ -49,3 +49,11 @@ def rows_of(*runs: tuple[str, float, Iterable[float]], **more: object) -> list[R
         for preset, rate, times in runs
         for seed, jct_s in enumerate(times, start=1)
     ]
+
+
+def csv_of(folder: Path, rows: Iterable[Row]) -> Path:
+    """A sweep's results of these rows."""
+    path = folder / "out.csv"
+    lines = [",".join(COLUMNS), *(",".join(row[name] for name in COLUMNS) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,14 +1,9 @@
 """A sweep's tables as Markdown."""
 
-from pathlib import Path
-
 from sweep_rows import made_up_row, rows_of
-from typer.testing import CliRunner
 
-from controlplane.cli.app import app
 from controlplane.lab.compare.markdown import markdown
 from controlplane.lab.compare.rows import UNKNOWN, Grid
-from controlplane.lab.sweep.results import COLUMNS
 
 
 def test_mean_jct_at_every_load_then_all_figures_at_the_last_but_one() -> None:
@@ -40,15 +35,3 @@ def test_one_load_a_preset_that_was_not_run_there_and_closed_arrivals() -> None:
     assert f"| `mars` | {UNKNOWN} | {UNKNOWN} | {UNKNOWN} |" in told
     assert "| programs at once | 8 |" in told
     assert "**w on h, closed arrivals, 8 programs at once**" in told
-
-
-def test_the_command_prints_them(tmp_path: Path) -> None:
-    path = tmp_path / "out.csv"
-    rows = rows_of(("fcfs", 0.1, [50]))
-    path.write_text(
-        "\n".join([",".join(COLUMNS), *(",".join(row[name] for name in COLUMNS) for row in rows)]) + "\n"
-    )
-    done = CliRunner().invoke(app, ["sweep-report", str(path), "--markdown"])
-    assert done.exit_code == 0, done.output
-    assert done.output == markdown(Grid(rows))
-    assert list(tmp_path.iterdir()) == [path]

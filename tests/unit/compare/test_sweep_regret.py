@@ -5,17 +5,14 @@ from pathlib import Path
 
 import pytest
 from sweep_rows import made_up_row, rows_of
-from typer.testing import CliRunner
 
-from controlplane.cli.app import app
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.compare.cases import cases
-from controlplane.lab.compare.demands import Answer, answers
+from controlplane.lab.compare.demands import DemandResult, answers
 from controlplane.lab.compare.html import write_regret
 from controlplane.lab.compare.markdown import regret_markdown
 from controlplane.lab.compare.regret import standings
 from controlplane.lab.compare.rows import Grid, Row
-from controlplane.lab.sweep import results
 
 KNOWN = {"saturation_rate": 1.0, "bound_jct_mean_s": 20.0}
 # Below saturation penstock costs 4% of fcfs; above it, it is 20% behind mori and twice the clairvoyant.
@@ -40,7 +37,7 @@ def test_the_clairvoyant_is_not_the_best_that_a_node_can_run() -> None:
     assert heavy.over("penstock", "penstock") is None
 
 
-def asked(rows: list[Row], title: str) -> Answer:
+def asked(rows: list[Row], title: str) -> DemandResult:
     """The one answer whose title begins so."""
     (found,) = [answer for answer in answers(cases(Grid(rows)), "fcfs") if answer.title.startswith(title)]
     return found
@@ -127,14 +124,3 @@ def test_the_page_is_markdown_or_html(tmp_path: Path) -> None:
     assert "http" not in page
     with pytest.raises(ConfigError, match="needs a successful run"):
         regret_markdown(Grid([]), "fcfs")
-
-
-def test_the_command_writes_either(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    lines = [",".join(results.COLUMNS), *(",".join(row[name] for name in results.COLUMNS) for row in ROWS)]
-    path.write_text("\n".join(lines) + "\n")
-    told = CliRunner().invoke(app, ["sweep-report", str(path), "--regret", "--markdown"])
-    assert told.stdout.startswith("# Penstock: regrets of 16 simulated runs")
-    written = CliRunner().invoke(app, ["sweep-report", str(path), "--regret", "-o", str(tmp_path / "r.html")])
-    assert written.exit_code == 0, written.output
-    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")

@@ -2,7 +2,6 @@
 
 import tomllib
 from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 
 from controlplane import config
 from controlplane.config import Config, load, parse, show
-from controlplane.core.admission.fixed import Fixed
-from controlplane.core.errors import ConfigError, UnknownPolicy
-from controlplane.core.presets import POLICIES, PRESETS
+from controlplane.core.model.errors import ConfigError, UnknownPolicy
+from controlplane.core.policies.admission.fixed import Fixed
+from controlplane.core.policies.presets import POLICIES, PRESETS
 
 DIGITS = "9" * 400
 
@@ -71,29 +70,17 @@ host = [3]                                | $.host:
 [host.cpus]; x = 1                        | $.host.cpus: expected `float`
 control = "fast"                          | $.control:
 [control]; interval_s = 0                 | $.control.interval_s: expected 0.01
-[control]; overdue_s = -1                 | $.control.overdue_s: expected 0 <=
-[control]; stall_s = 1e6                  | $.control.stall_s: expected 0 <=
-[control]; resync_s = 0                   | $.control.resync_s: expected 0 <
-[control]; grant_s = 0                    | $.control.grant_s: expected 1 <=
 [control]; overload = 1                   | $.control.overload:
 [control]; silense = 1                    | $.control.silense: unknown key; did you mean 'silence'?
-[control.overload]; persistence = 0       | $.control.overload.persistence: expected 1 <=
 [control.overload]; persistence = 1.5     | $.control.overload.persistence: expected `int`
-[control.overload]; kv_high = 3           | $.control.overload.kv_high: expected 0 <
-[control.overload]; kv_low = 1.01         | $.control.overload.kv_low: expected 0 < kv_low <= 1, got 1.01
 [control.overload]; kv_slack = 0.96       | $.control.overload.kv_slack: expected kv_slack <= kv_low
-[control.overload]; cpu_slowdown_high=inf | $.control.overload.cpu_slowdown_high: expected 1 <=
-[control.overload]; cpu_slowdown_low = 9  | $.control.overload.cpu_slowdown_low: expected 0 <
 [control.silence]; end_after_s = 0        | $.control.silence.end_after_s: expected 0 <
-[control.silence]; ask_publisher_times=0  | $.control.silence.ask_publisher_times: expected 1 <=
 [control.silence]; nap_s = 1              | $.control.silence.nap_s: unknown key
 admission = 3                             | $.admission: expected a table, got 3
 admission = "aimd"                        | $.admission: expected a table, got 'aimd'
 [[admission]]                             | $.admission: expected a table
 [admission]; beta = 1.5                   | $.admission.beta: expected 0 < beta < 1, got 1.5
-[admission]; beta = 1                     | $.admission.beta: expected 0 < beta < 1, got 1
 [admission]; beta = "0.5"                 | $.admission.beta: expected `float`, got `str`
-[admission]; alpha = -1                   | $.admission.alpha: expected 0 <
 [admission]; gamma = 1                    | $.admission.gamma: unknown key; there are: alpha, beta
 [admission]; bata = 0.5                   | $.admission.bata: unknown key; did you mean 'beta'?
 [admission]; window = 5                   | $.admission.window: unknown key
@@ -107,10 +94,7 @@ admission = "aimd"                        | $.admission: expected a table, got '
 [admission]; policy="fixed"; window = 1.5 | $.admission.window: expected `int`
 [admission]; policy="fixed"; beta = 0.5   | $.admission.beta: unknown key; there are: window
 [admission]; policy="fixed"; window = DIGITS | $.admission.window: expected 0 <=
-preset = "mars"; [packing]; long_share = 0                 | $.packing.long_share: expected 0 <
 [packing]; policy = "lru"                 | $.packing.policy: no packing policy 'lru'; there are: by_tier, fcfs
-preset = "mars"; [retention]; cold_start = 256 | $.retention.cold_start: expected 0 <= cold_start <= 255, got
-preset = "mars"; [retention]; ttl_max_s = 0                | $.retention.ttl_max_s: expected 0 <
 [retention]; policy = "never"; kv_high=1  | $.retention.kv_high: unknown key; there are: none
 [priority]; policy = "x"                  | $.priority.policy: no priority policy 'x'; there are: fcfs
 [placement]; where = 1                    | $.placement.where: unknown key
@@ -135,30 +119,21 @@ def test_a_wrong_value_is_refused_with_its_path(tmp_path: Path, text: str, messa
     assert not named or line == f":{named[-1]}"
 
 
-def test_unknown_policies_and_presets_have_their_own_error(tmp_path: Path) -> None:
-    with pytest.raises(UnknownPolicy):
-        read(tmp_path, 'preset = "x"')
-    with pytest.raises(UnknownPolicy):
-        read(tmp_path, '[memory]\npolicy = "x"')
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
 @pytest.mark.parametrize("kind", sorted(POLICIES))
-def test_an_unknown_policy_is_answered_with_every_name(name: str, kind: str) -> None:
+def test_an_unknown_policy_is_answered_with_every_name(kind: str) -> None:
+    with pytest.raises(UnknownPolicy):
+        parse({"preset": "x"})
     with pytest.raises(UnknownPolicy) as error:
-        parse({"preset": name, kind: {"policy": "?"}})
+        parse({kind: {"policy": "?"}})
     assert all(known in str(error.value) for known in POLICIES[kind])
 
 
 # Files
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
         load(tmp_path / "none.toml")
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="directory"):
         load(tmp_path)
 
@@ -207,11 +182,6 @@ def test_a_wrong_option_is_refused_by_its_name() -> None:
         load(None, {"preset": "marz"})
 
 
-def test_every_variable_names_a_field() -> None:
-    for key in config.ENVIRONMENT.values():
-        assert isinstance(attrgetter(key)(Config()), str)
-
-
 def test_a_section_changes_one_parameter_of_the_presets_policy() -> None:
     seen = parse({"preset": "mars", "admission": {"beta": 0.6}}).policies
     assert (seen.admission.beta, seen.admission.alpha) == (0.6, PRESETS["mars"].admission.alpha)
@@ -228,21 +198,11 @@ def test_a_section_may_name_another_policy() -> None:
     )
 
 
-def test_an_integer_will_do_for_a_float() -> None:
-    seen = parse({"time_scale": 2, "host": {"cpus": 4}})
-    assert (seen.time_scale, seen.host.cpus) == (2.0, 4.0)
-
-
 # What is in force
 
 
 def assert_shown(seen: Config) -> None:
     assert parse(tomllib.loads(show(seen))) == seen
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_what_is_shown_reads_back_to_the_same(name: str) -> None:
-    assert_shown(parse({"preset": name}))
 
 
 def test_a_table_may_be_left_out_with_those_in_it() -> None:
@@ -277,7 +237,7 @@ printable = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=3
             "time_scale": st.floats(1e-9, 100),
             "heartbeat_s": st.floats(0.01, 2),
             "host": st.fixed_dictionaries(
-                {}, optional={"cpus": st.floats(0, 1e5), "probe_interval_s": unit_floats}
+                {}, optional={"cpus": st.floats(0, 1e5), "probe_interval_s": st.floats(0.05, 3600)}
             ),
             "control": st.fixed_dictionaries(
                 {},

@@ -14,9 +14,9 @@ from controlplane.cli.app import app
 from controlplane.config import ENVIRONMENT, Config, Source, changes, keep_until_restart, parse, show, template
 from controlplane.config.changes import UNTIL_RESTART, values
 from controlplane.config.lines import lines_of
-from controlplane.core.errors import ConfigError
-from controlplane.core.placement.session import Session
-from controlplane.core.presets import POLICIES, PRESETS
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.placement.session import Session
+from controlplane.core.policies.presets import POLICIES, PRESETS
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +64,8 @@ def test_lines_of_keys_and_tables() -> None:
         "admission.window_max": 19,
         "admission.window_max.x": 19,
     }
-
-
-def test_lines_of_a_file_from_windows() -> None:
     assert lines_of('node = "a"\r\n[host]\r\ncpus = 2\r\n') == {"node": 1, "host": 2, "host.cpus": 3}
-
-
-def test_a_separator_within_a_string_is_no_line() -> None:
-    assert lines_of('node = "a\u2028b"\nlease_s = 3') == {"node": 1, "lease_s": 2}
+    assert lines_of('node = "a\u2028b"\nlease_s = 3') == {"node": 1, "lease_s": 2}, "within a string it is no line"
 
 
 def test_every_value_knows_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,23 +124,11 @@ def test_what_differs_key_by_key() -> None:
         ("admission.beta", 0.7, 0.6, True),
     ]
     assert str(found[-1]) == "admission.beta: 0.7 -> 0.6"
-
-
-def test_another_policy_brings_other_keys() -> None:
-    found = {c.key: (c.before, c.after) for c in changes(parse({}), parse({"admission": {"policy": "fixed"}}))}
-    assert found["admission.policy"] == ("aimd", "fixed")
-    assert found["admission.beta"] == (0.7, None)
-    assert found["admission.window"] == (None, 0)
-
-
-def test_no_difference() -> None:
-    assert changes(parse({}), parse({})) == []
-
-
-def test_every_key_of_the_file_has_a_value() -> None:
+    other = {c.key: (c.before, c.after) for c in changes(parse({}), parse({"admission": {"policy": "fixed"}}))}
+    assert other["admission.policy"] == ("aimd", "fixed")
+    assert (other["admission.beta"], other["admission.window"]) == ((0.7, None), (None, 0))
     keys = values(Config())
-    assert "control.overload.kv_high" in keys
-    assert all(f"{kind}.policy" in keys for kind in POLICIES)
+    assert {"control.overload.kv_high", *(f"{kind}.policy" for kind in POLICIES)} <= keys.keys()
     assert not [key for key in keys if key.startswith("policies")]
 
 
@@ -188,3 +170,24 @@ def test_what_no_engine_of_a_daemon_can_do_is_told_with_its_place_and_left_out(t
     file.write_text("[placement]\nlink_tokens_per_s = 5.0\n")
     checked = CliRunner().invoke(app, ["config", "check", str(file)])
     assert (checked.exit_code, "without effect" in checked.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 100_000 + "a = 1",
+        "[" + ".".join(['"a b"'] * 10_000) + "]",
+        "a = [\n" + "1,\n" * 50_000 + "]",
+        'a = """\n' + "x\n" * 50_000 + '"""',
+        "a = " + "[" * 100_000,
+        "a" * 250_000,
+        "[[a]]\n" * 20_000,
+    ],
+    ids=["dots", "quoted", "list", "text", "brackets", "word", "tables"],
+)
+@pytest.mark.timeout(60)  # it took minutes, in the daemon's loop
+def test_what_is_hard_to_parse_is_refused_soon(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="toml:"):
+        Source(path=path).read()

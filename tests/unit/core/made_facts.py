@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.estimate import MovingAverage
-from controlplane.core.types import ProgramView
+from controlplane.core.estimators.workload import MovingAverage
+from controlplane.core.model.types import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFacts:
-    """``Facts`` with fixed answers."""
+    """``Estimates`` with fixed answers."""
 
     seen_gaps_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
     returns: float = 1.0  # the chance of it
@@ -18,23 +18,22 @@ class MadeFacts:
     eviction_delay_ns: int = 0
     turn_service_ns: int = 0
     turns_running: float = 0.0
-    again_ns: int = 0
-    alone_ratio: float = 1.0
-    kept_ratio: float = 0.0
-    load_ratio: float = 1.0
+    recompute_ns: int = 0
+    marginal_throughput: float = 1.0
+    host_hit_ratio: float = 0.0
+    reload_cost_ratio: float = 1.0
     hit_ratio: float = 1.0
     memoryfulness: float = 1.0
-    output_tokens: float = 0.0
     block_tokens: int = 1
     shared_tokens: MovingAverage = field(default_factory=MovingAverage)
 
     def gaps_ns(self, tool: str) -> Sequence[int]:
         return self.seen_gaps_ns.get(tool, ())
 
-    def chance_of_return(self, program: ProgramView, now_ns: int) -> float:
+    def chance_of_return(self, program: Program, now_ns: int) -> float:
         return self.returns
 
-    def return_rate(self, program: ProgramView, now_ns: int) -> float:
+    def return_rate(self, program: Program, now_ns: int) -> float:
         return self.rates.get(program.program_id, 1.0)
 
     def prefill_ns(self, tokens: int) -> int:

@@ -1,17 +1,14 @@
 """What tenants and runs are charged with, and what happens when a budget is spent."""
 
-from dataclasses import replace
-
 import pytest
-from support.core_driver import Driver, fixed, of, recounted
+from support.core_driver import Driver, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControlRules
-from controlplane.core.controller import Controller
-from controlplane.core.errors import ConfigError
-from controlplane.core.tenants import Exhausted, Tenancy, Tenant
-from controlplane.core.types import Status
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.tenancy import Exhausted, Tenancy, Tenant
+from controlplane.core.model.types import Status
+from controlplane.core.scheduling.controller import Controller
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 
 def node(window: int = 0, **named: Tenant) -> Driver:
@@ -35,23 +32,6 @@ def turn(d: Driver, name: str, number: int = 1, lasts_s: float = 10.0, **asked: 
     return d.tick()
 
 
-def test_a_tenant_is_charged_with_memory_times_time_while_its_programs_have_a_slot() -> None:
-    d = node(ours=Tenant())
-    turn(d, "p")
-    d.wait(5)  # its tool runs
-    d.end("p")
-    d.wait(100)
-    assert d.ledger.accounts.by_tenant["ours"].kv_token_s == pytest.approx(160 * 15)
-    assert d.ledger.accounts.by_tenant["ours"].turns == 1
-
-
-def test_virtual_time_is_that_over_the_weight() -> None:
-    d = node(ours=Tenant(weight=4))
-    turn(d, "p")
-    d.end("p")
-    assert d.ledger.accounts.virtual_time("ours") == pytest.approx(400)
-
-
 def test_what_was_expected_gives_way_to_what_is_held() -> None:
     d = node(1, ours=Tenant())
     turn(d, "p")
@@ -62,26 +42,6 @@ def test_what_was_expected_gives_way_to_what_is_held() -> None:
     assert use.pledged_token_s == 0
 
 
-def test_without_tenants_nothing_is_counted() -> None:
-    d = Driver(fixed(0))
-    d.pool()
-    turn(d, "p")
-    assert d.ledger.accounts.by_tenant == {}
-    assert d.program("p").kv_token_s == 0
-
-
-def test_a_child_is_charged_to_its_root_and_its_tenant() -> None:
-    d = node(ours=Tenant())
-    turn(d, "root")
-    turn(d, "child", parent="root", account="")
-    d.wait(10)
-    d.end("root")
-    assert d.program("root").kv_token_s == pytest.approx(160 * (10 + 10 + 10) + 160 * (10 + 10))
-    assert d.program("root").turns_begun == 2
-    assert d.program("child").payer == "ours"
-    assert set(d.ledger.accounts.by_tenant) == {"ours"}
-
-
 def test_what_a_root_had_that_turns_out_to_be_a_child_is_its_roots() -> None:
     d = node(ours=Tenant())
     turn(d, "root")
@@ -90,14 +50,6 @@ def test_what_a_root_had_that_turns_out_to_be_a_child_is_its_roots() -> None:
     assert d.program("root").turns_begun == 2
     assert d.program("late").kv_token_s == 0
     assert d.program("late").payer == "ours"
-
-
-def test_a_snapshot_keeps_the_accounts() -> None:
-    d = node(ours=Tenant(program_turns=1))
-    turn(d, "p")
-    again = recounted(d.ledger)
-    assert again.accounts.by_tenant == d.ledger.accounts.by_tenant
-    assert again.accounts.stopped == d.ledger.accounts.stopped != {}
 
 
 def test_other_tables_hold_from_the_next_tick_on() -> None:
@@ -121,39 +73,6 @@ def running(d: Driver) -> None:
     ask(d, "p")
     d.tick()
     d.submit("p", "p.1", blocks=10)
-
-
-def test_what_was_held_before_tables_change_is_charged_by_the_old_ones() -> None:
-    """90 s of 160 tokens at weight 1, then 10 s at weight 10; or of another tenant's."""
-    d = node(ours=Tenant())
-    running(d)
-    d.wait(90)
-    of_tables(d, ours=Tenant(weight=10))
-    d.wait(10)
-    d.finish("p", "p.1", prompt=160)
-    use = d.ledger.accounts.of("ours")
-    assert use.kv_token_s == pytest.approx(16_000)
-    assert use.virtual_time == pytest.approx(14_400 + 160)
-
-    d = node(ours=Tenant(), theirs=Tenant())
-    running(d)
-    d.wait(90)
-    of_tables(d, theirs=Tenant())
-    d.wait(10)
-    d.finish("p", "p.1", prompt=160)
-    assert d.ledger.accounts.of("ours").kv_token_s == pytest.approx(14_400)
-    assert d.ledger.accounts.of("default").kv_token_s == pytest.approx(1_600)
-
-
-def test_a_daemon_that_comes_back_within_a_turn_charges_all_of_it() -> None:
-    d = node(ours=Tenant())
-    running(d)
-    d.wait(90)
-    old = d.controller
-    d.controller = Controller(old.preset, old.rules, replace(old.state, ledger=recounted(d.ledger)))
-    d.wait(10)
-    d.finish("p", "p.1", prompt=160)
-    assert d.ledger.accounts.of("ours").kv_token_s == pytest.approx(16_000)
 
 
 def test_what_is_held_while_nobody_counts_is_nobodys() -> None:
@@ -280,33 +199,6 @@ def test_memory_that_a_tenant_has_held_counts_while_it_holds_it() -> None:
     assert d.admitted(1.0) == []
 
 
-@pytest.mark.parametrize(
-    ("table", "field"),
-    [
-        ({"weight": 0}, "weight"),
-        ({"share": 1.5}, "share"),
-        ({"keys": ("abc",)}, "keys"),
-        ({"keys": ("sha256:" + "g" * 64,)}, "keys"),
-        ({"window_s": 0}, "window_s"),
-        ({"program_turns": -1}, "program_turns"),
-    ],
-)
-def test_a_wrong_table_is_refused(table: dict[str, object], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Tenant(**table)  # type: ignore[arg-type]
-    assert error.value.field == field
-
-
-def test_tables_that_do_not_go_together_are_refused() -> None:
-    key = ("sha256:" + "a" * 64,)
-    with pytest.raises(ConfigError, match="have one key"):
-        Tenancy(named={"a": Tenant(keys=key), "b": Tenant(keys=key)})
-    with pytest.raises(ConfigError, match="sum to at most 1"):
-        Tenancy(named={"a": Tenant(share=0.6), "b": Tenant(share=0.6)})
-    with pytest.raises(ConfigError, match="at most 256"):
-        Tenancy(named={str(number): Tenant() for number in range(257)})
-
-
 def test_a_standby_keeps_the_accounts_and_tells_nobody() -> None:
     leader = node(ours=Tenant(program_turns=1))
     follower = Controller(leader.controller.preset, leader.controller.rules)
@@ -323,17 +215,6 @@ def test_a_standby_keeps_the_accounts_and_tells_nobody() -> None:
     assert not of(cmd.Refuse, follower.tick(leader.now_ns + 2 * 10**9))
 
 
-def test_a_clients_own_budget_holds_without_tenants_too() -> None:
-    d = Driver(fixed(0))
-    d.pool(block_tokens=16)
-    turn(d, "other", account="")
-    turn(d, "p", account="", budget_turns=2)
-    (refused,) = of(cmd.Refuse, turn(d, "p", 2, account=""))
-    assert refused.program_id == "p"
-    assert refused.reason == "its run has spent its budget of 2 turns, its children's included"
-    assert not of(cmd.Refuse, turn(d, "other", 2, account=""))
-
-
 def test_a_clients_own_budget_of_memory_holds_without_tenants_and_only_from_then_on() -> None:
     d = Driver(fixed(0))
     d.pool(block_tokens=16)
@@ -344,14 +225,3 @@ def test_a_clients_own_budget_of_memory_holds_without_tenants_and_only_from_then
     d.wait(4)
     assert not of(cmd.Refuse, d.tick(0.5))
     assert of(cmd.Refuse, [each for _ in range(3) for each in d.tick(1.0)])
-
-
-def test_a_name_whose_program_has_ended_is_charged_to_whoever_uses_it_next() -> None:
-    d = node(ours=Tenant(), theirs=Tenant())
-    turn(d, "p")
-    ask(d, "p", 2, account="theirs")
-    assert d.program("p").payer == "ours", "while it lasts it is whose it was"
-    d.end("p")
-    d.wait(10)
-    ask(d, "p", 3, account="theirs")
-    assert d.program("p").payer == "theirs"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controlplane.core.memory.lru import Lru
-from controlplane.core.policies import EngineShape, Fit, QueuedCall, Resident
-from controlplane.core.priority.fcfs import Fcfs
+from controlplane.core.policies.memory.lru import Lru
+from controlplane.core.policies.priority.fcfs import Fcfs
+from controlplane.core.policies.protocols import EngineShape, Fit, QueuedCall, Resident
 
 
 def resident(name: str, blocks: int, at: int = 0) -> Resident:
@@ -17,14 +17,6 @@ CACHED = [resident("old", 4, 1), resident("mid", 10, 2), resident("new", 10, 3)]
 
 def fit(chunk: int, shortfall: int) -> Fit:
     return Lru().fit(chunk, shortfall, 1, iter(CACHED), 0)
-
-
-def test_lru_evicts_the_oldest_and_of_the_last_only_its_tail() -> None:
-    assert fit(20, 9) == Fit(chunk_blocks=20, victims=[("old", 4), ("mid", 5)])
-
-
-def test_lru_takes_exactly_what_there_is() -> None:
-    assert fit(30, 24).victims == [("old", 4), ("mid", 10), ("new", 10)]
 
 
 def test_lru_schedules_nothing_when_all_of_it_is_not_enough() -> None:

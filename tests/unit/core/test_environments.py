@@ -2,11 +2,10 @@
 
 from support.core_driver import Driver, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControlRules
-from controlplane.core.steps import run
-from controlplane.core.types import seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.steps import run
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 
 def driver(window: int = 1, ahead: int = 2) -> Driver:
@@ -62,26 +61,6 @@ def test_who_leaves_the_queue_needs_none_until_it_comes_back() -> None:
     assert list(d.controller.ledger.tools.environments) == ["a"]
 
 
-def test_who_asks_again_was_not_told() -> None:
-    d = driver()
-    d.ask("x")
-    d.tick()
-    d.ask("a")
-    want(d, "a")
-    assert told(d) == (["a"], [])
-    want(d, "a")
-    assert told(d) == (["a"], [])
-
-
-def test_a_child_s_environment_is_made_when_its_root_s_turn_nears() -> None:
-    d = driver()
-    d.ask("x")
-    d.tick()
-    d.ask("child", parent="root")
-    want(d, "child")
-    assert told(d) == (["child"], [])
-
-
 def test_without_a_gate_the_first_turn_is_the_sign() -> None:
     d = driver()
     want(d, "a")
@@ -94,20 +73,5 @@ def test_without_a_gate_the_first_turn_is_the_sign() -> None:
 def test_a_publisher_that_is_gone_wants_nothing() -> None:
     d = driver()
     want(d, "a", "b")
-    run(d.ledger.holdings.forget(d.tools.name, d.now_ns))
+    run(d.ledger.publisher_states.forget(d.tools.name, d.now_ns))
     assert d.controller.ledger.tools.environments == {}
-
-
-def test_a_restarted_daemon_believes_what_it_said() -> None:
-    d, restarted = driver(), driver()
-    for each in (d, restarted):
-        each.ask("x")
-        each.tick()
-        each.ask("a")
-        want(each, "a")
-    for command in d.tick():
-        restarted.controller.recall(command, d.now_ns)
-    assert told(restarted) == ([], [])
-    gone = cmd.PrepareEnvironment(command_id=99, program_id="x")
-    restarted.controller.recall(gone, d.now_ns + seconds(1))
-    assert told(restarted) == ([], [])

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 from support.core_driver import Driver, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControlRules
-from controlplane.core.presets import PRESETS
-from controlplane.core.tenants import Tenancy, Tenant
-from controlplane.core.types import seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.tenancy import Tenancy, Tenant
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 
 def shared(window: int, **named: Tenant) -> Driver:
@@ -49,29 +48,6 @@ def test_of_two_that_wait_each_gets_slots_by_its_weight() -> None:
     assert served["ours"] == pytest.approx(3 * served["theirs"], rel=0.1)
 
 
-def test_within_a_tenant_the_presets_own_order_stays() -> None:
-    d = shared(1, ours=Tenant(weight=3), theirs=Tenant())
-    for number in range(20):
-        ask(d, f"ours-{number:02}", "ours")
-        ask(d, f"theirs-{number:02}", "theirs")
-    served = [name for _ in range(30) for name in serve(d)]
-    for tenant in ("ours", "theirs"):
-        own = [name for name in served if name.startswith(tenant)]
-        assert own == sorted(own)
-
-
-def test_who_did_not_ask_is_owed_nothing_for_that_time() -> None:
-    d = shared(1, ours=Tenant(), theirs=Tenant())
-    for number in range(60):
-        ask(d, f"ours-{number}", "ours")
-    for _ in range(30):
-        serve(d)
-    for number in range(60):
-        ask(d, f"theirs-{number}", "theirs")
-    served = Counter(name.partition("-")[0] for _ in range(20) for name in serve(d))
-    assert abs(served["ours"] - served["theirs"]) <= 2
-
-
 def test_a_flood_does_not_go_before_another_tenants_newcomer() -> None:
     d = shared(1, ours=Tenant(), theirs=Tenant())
     for number in range(200):
@@ -100,15 +76,6 @@ def test_a_key_belongs_to_the_tenant_whose_table_has_its_digest() -> None:
     d = shared(1, ours=Tenant(keys=(digest.upper().replace("SHA256", "sha256"),)))
     ask(d, "p", digest)
     assert d.program("p").payer == "ours"
-
-
-def test_an_admission_says_whose_turn_it_was() -> None:
-    d = shared(1, ours=Tenant(), theirs=Tenant())
-    ask(d, "p", "ours")
-    ask(d, "q", "theirs")
-    (admitted,) = of(cmd.Admit, d.tick(1.0))
-    assert "tenant ours's turn" in admitted.reason
-    assert "least of the 2 that wait" in admitted.reason
 
 
 # Floors
@@ -147,25 +114,6 @@ def test_a_share_that_was_lent_comes_back_at_a_turns_end_one_slot_at_a_time() ->
     assert d.ledger.accounts.by_tenant["small"].given_back == 1
 
 
-def test_no_running_turn_is_cut_short_for_a_share() -> None:
-    d = lending(big=Tenant(), small=Tenant(share=0.25))
-    names = fill(d, "big", 4)
-    for name in names:
-        d.end_tool(name)
-        d.submit(name, f"{name}.2", blocks=240)
-    ask(d, "small-0", "small", tokens=240)
-    assert not of(cmd.Pause, [command for _ in range(5) for command in d.tick(0.5)])
-    d.finish(names[0], f"{names[0]}.2", prompt=240)
-    (paused,) = of(cmd.Pause, [command for _ in range(3) for command in d.tick(0.1)])
-    assert paused.program_id == names[0]
-
-
-def test_a_share_is_nobodys_while_its_tenant_does_not_ask() -> None:
-    d = lending(big=Tenant(), small=Tenant(share=0.5))
-    fill(d, "big", 4)
-    assert not of(cmd.Pause, [command for _ in range(20) for command in d.tick(1.0)])
-
-
 def test_no_more_comes_back_than_the_share() -> None:
     d = lending(big=Tenant(), small=Tenant(share=0.25))
     fill(d, "big", 4)
@@ -174,26 +122,3 @@ def test_no_more_comes_back_than_the_share() -> None:
     commands = [command for _ in range(30) for command in d.tick(0.2)]
     assert len(of(cmd.Pause, commands)) == 2, "the second one for the ten blocks that are still missing"
     assert len([each for each in of(cmd.Admit, commands) if each.program_id.startswith("small")]) == 2
-
-
-def test_weights_hold_for_programs_of_one_turn_whose_length_nothing_but_their_turns_tell() -> None:
-    """No gap is ever seen of such, and what they pledge must not be that of agents."""
-    d = shared(2, ours=Tenant(weight=3), theirs=Tenant())
-    for number in range(120):
-        ask(d, f"ours-{number}", "ours")
-        ask(d, f"theirs-{number}", "theirs")
-    served: Counter[str] = Counter()
-    for number in range(45):
-        let_in = d.admitted(1.0)
-        for name in let_in:
-            d.submit(name, blocks=100)
-        d.wait(0.1)
-        for name in let_in:
-            told = {"program_id": name, "turn_id": f"{name}.1", "prompt_tokens": 100, "service_ns": seconds(0.1)}
-            d.send(d.engine(ev.TurnEnded, **told))
-            d.end(name)
-        if number >= 5:  # a few turns tell how long they are
-            served.update(name.partition("-")[0] for name in let_in)
-        for name in list(d.ledger.programs.queue)[:1]:
-            ask(d, name, "")  # so that the gate is not lost
-    assert served["ours"] == pytest.approx(3 * served["theirs"], rel=0.15)

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControlRules
-from controlplane.core.events import FLEET_GATE
-from controlplane.core.placement.session import Session
-from controlplane.core.silence import SilenceRules
-from controlplane.core.types import Status, Tier
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.events import FLEET_GATE
+from controlplane.core.model.types import Status, Tier
+from controlplane.core.policies.placement.session import Session
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 A, B, C = "a/engine-30000", "b/engine-30000", "c/engine-30000"
 
@@ -47,26 +46,10 @@ class Fleet(Driver):
         return place
 
 
-def test_one_queue_stands_before_engines_of_many_nodes() -> None:
-    d = Fleet(A, B, C)
-    assert sorted(d.run(name) for name in "xyz") == [A, B, C]
-    assert [each.name for each in d.controller.pressure.replicas] == [A, B, C]
-
-
-def test_a_fleet_with_one_engine_says_where_turns_go() -> None:
-    assert Fleet(B).run("x") == B
-
-
 def test_an_engine_that_is_not_listed_is_no_engine() -> None:
     d = Fleet(A)
     d.on(B).pool()
     assert list(d.ledger.engines.pools) == [A]
-
-
-def test_nodes_that_are_not_a_fleet_take_each_engine_that_tells_of_itself() -> None:
-    d = Driver()
-    d.pool()
-    assert d.ledger.engines.takes("node/engine")
 
 
 def test_programs_of_an_engine_that_is_gone_are_placed_again_and_keep_their_slots() -> None:
@@ -86,20 +69,6 @@ def test_programs_of_an_engine_that_is_gone_are_placed_again_and_keep_their_slot
     assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
-def test_who_waits_keeps_its_place_when_its_engine_is_gone() -> None:
-    d = Fleet(A, B, window=1)
-    d.run("x")
-    for name in ("first", "second"):
-        d.wait(1)
-        d.ask(name)
-        d.tick()
-    queued = [d.program(name).queued_at_ns for name in ("first", "second")]
-    d.list(B)
-    d.tick()
-    assert [d.program(name).queued_at_ns for name in ("first", "second")] == queued
-    assert list(d.ledger.programs.queue) == ["first", "second"]
-
-
 def test_a_context_on_an_engine_that_is_gone_is_nowhere() -> None:
     d = Fleet(A, B)
     home = d.run("x")
@@ -108,29 +77,6 @@ def test_a_context_on_an_engine_that_is_gone_is_nowhere() -> None:
     assert d.program("x").kv_tier is Tier.HBM
     d.list(*({A, B} - {home}))
     assert d.program("x").kv_tier is Tier.NONE
-
-
-def test_a_draining_engine_ends_its_turns_and_gets_no_others() -> None:
-    d = Fleet(A, B)
-    home = d.run("x")
-    (other,) = {A, B} - {home}
-    d.list(other, draining=(home,))
-    assert d.placed() == {}
-    assert d.program("x").open_turns == 1  # its turn ends where it is
-    d.on(home)
-    d.finish("x", prompt=50)
-    assert d.placed() == {"x": other}
-    assert {d.run(f"new-{n}") for n in range(3)} == {other}
-
-
-def test_who_is_between_two_turns_when_its_engine_drains_goes_on_elsewhere() -> None:
-    d = Fleet(A, B)
-    home = d.run("x")
-    d.finish("x", prompt=50)
-    d.tick()
-    (other,) = {A, B} - {home}
-    d.list(other, draining=(home,))
-    assert d.placed() == {"x": other}
 
 
 def test_room_on_a_draining_engine_is_not_counted() -> None:
@@ -145,29 +91,3 @@ def test_when_all_drain_nobody_is_placed() -> None:
     d.list(draining=(A,))
     d.ask("x")
     assert d.placed() == {}
-
-
-def test_the_last_engine_goes_and_another_comes() -> None:
-    d = Fleet(A)
-    d.run("x")
-    d.list()
-    assert d.placed() == {}
-    d.list(B)
-    d.on(B).pool()
-    d.ask("x", "x.2")
-    assert d.placed() == {"x": B}
-    assert sums(d.ledger) == sums(recounted(d.ledger))
-
-
-def test_an_engine_that_falls_silent_is_gone_and_its_programs_are_placed_again() -> None:
-    silence = SilenceRules(ask_publisher_after_s=5, ask_publisher_every_s=1, ask_publisher_times=2)
-    d = Fleet(A, B, rules=ControlRules(silence=silence))
-    home = d.run("x")
-    (other,) = {A, B} - {home}
-    told: dict[str, str] = {}
-    for _ in range(12):
-        d.wait(1)
-        d.on(other).pool()
-        told |= d.placed()
-    assert told == {"x": other}
-    assert list(d.ledger.engines.pools) == [other]

@@ -2,10 +2,10 @@
 
 from support.core_driver import Driver, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.controller import Controller
-from controlplane.core.types import Status
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status
+from controlplane.core.scheduling.controller import Controller
 
 
 class Pair(Driver):
@@ -23,7 +23,7 @@ class Pair(Driver):
     def tick(self, after_s: float = 0.0) -> list[cmd.Command]:
         commands = super().tick(after_s)
         for command in commands:
-            self.follower.recall(command, self.now_ns)
+            self.follower.replay_command(command, self.now_ns)
         self.follower.follow(self.now_ns)
         return commands
 
@@ -35,19 +35,6 @@ class Pair(Driver):
         self.controller = self.follower
         self.controller.take_over()
         return Driver.tick(self)
-
-
-def test_a_follower_knows_who_holds_a_slot_and_who_waits() -> None:
-    d = Pair()
-    d.pool()
-    for name in "abc":
-        d.ask(name)
-        d.tick(0.1)
-    d.submit("a")
-    d.tick(1)
-    assert d.statuses(d.follower) == d.statuses(d.controller)
-    assert list(d.follower.ledger.programs.queue) == ["b", "c"]
-    assert d.follower.window.limit == d.controller.window.limit == 1
 
 
 def test_who_takes_over_goes_on_admitting_in_the_same_order() -> None:
@@ -96,3 +83,16 @@ def test_who_ended_by_silence_has_ended_for_a_follower_too() -> None:
         d.wait(1)
         d.follower.follow(d.now_ns)
     assert "a" not in d.follower.ledger.programs.active
+
+
+def test_a_follower_forgets_who_left_as_the_one_that_decides() -> None:
+    d = Pair()
+    d.pool()
+    for name in "abc":
+        d.ask(name)
+        d.tick(0.1)
+    d.send(d.gate(ev.TurnAbandoned, program_id="c", turn_id="c.1", reason="client left"))
+    assert d.follower.holds.left.keys() == {"c.1"}
+    for _ in range(3):
+        d.tick(1)
+    assert not d.follower.holds.left

@@ -3,8 +3,8 @@
 import pytest
 from support.core_driver import Driver, fixed
 
-from controlplane.core import held
-from controlplane.core.held import HeldDemand, held_demand
+from controlplane.core.scheduling import queued_demand as held
+from controlplane.core.scheduling.queued_demand import QueuedDemand, queued_demand
 
 
 def waiting(programs: int, tokens: int = 160) -> Driver:
@@ -25,31 +25,19 @@ def waiting(programs: int, tokens: int = 160) -> Driver:
 
 def test_nobody_waits() -> None:
     driver = Driver()
-    assert held_demand(driver.ledger, driver.now_ns) == HeldDemand()
-
-
-def test_what_waits_is_summed_and_weighed_with_how_long_it_will_be_held() -> None:
-    driver = waiting(3)
-    found = held_demand(driver.ledger, driver.now_ns)
-    assert (found.programs, found.turns, found.longest_s) == (3, 3, 3.0)
-    assert found.kv_tokens == driver.ledger.programs.charges.queued_blocks * 16
-    assert found.kv_tokens >= 3 * 160
-    # Ten turns of ten seconds, in which each context grows from what it asks for.
-    assert found.kv_token_s > found.kv_tokens * 100
-    bigger = waiting(3, tokens=1600)
-    assert held_demand(bigger.ledger, bigger.now_ns).kv_token_s > 5 * found.kv_token_s
+    assert queued_demand(driver.ledger, driver.now_ns) == QueuedDemand()
 
 
 def test_a_child_that_waits_is_its_roots_demand() -> None:
     driver = waiting(1)
     driver.ask("child", parent="p0", tokens=160)
-    found = held_demand(driver.ledger, driver.now_ns)
+    found = queued_demand(driver.ledger, driver.now_ns)
     assert (found.programs, found.turns) == (1, 2)
     assert found.kv_tokens >= 320
 
 
 def test_of_a_long_queue_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = waiting(40)
-    whole = held_demand(driver.ledger, driver.now_ns)
+    whole = queued_demand(driver.ledger, driver.now_ns)
     monkeypatch.setattr(held, "_MOST_FORECAST", 10)
-    assert held_demand(driver.ledger, driver.now_ns) == whole  # all are alike
+    assert queued_demand(driver.ledger, driver.now_ns) == whole  # all are alike

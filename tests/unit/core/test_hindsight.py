@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from controlplane.core import events as ev
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import seconds
 from controlplane.core.regret import Hindsight
-from controlplane.core.types import seconds
 
 
 @dataclass
@@ -52,32 +52,3 @@ def test_where_all_fits_nothing_had_to_be_computed_again() -> None:
     least = run.hindsight.least()
     assert (least.again_tokens, least.least_tokens) == (100, 0)
     assert least.regret_ratio == 250 / 150
-
-
-def test_a_shared_prefix_is_always_there() -> None:
-    run = Run(pool=1000)
-    run.turn("a", 1, 100, cached=60)
-    run.turn("a", 2, 100, cached=60)
-    least = run.hindsight.least()
-    assert (least.again_tokens, least.least_tokens, least.computed_tokens) == (40, 0, 80)
-
-
-def test_a_history_that_was_written_anew_and_another_engine_are_nobodys_choice() -> None:
-    run = Run(pool=1000)
-    run.turn("a", 1, 100)
-    run.turn("a", 2, 50)
-    run.turn("b", 3, 100)
-    run.hindsight.event(ev.PoolSampled(publisher="n/engine-2/1", total_blocks=1000, free_blocks=0), 0)
-    run.turn("b", 4, 100, engine="n/engine-2/1")
-    least = run.hindsight.least()
-    assert (least.again_tokens, least.least_tokens) == (100, 100)
-
-
-def test_of_nothing_there_is_no_regret() -> None:
-    assert Hindsight().least().regret_ratio == 1.0
-    run = Run(pool=100)
-    told = {"publisher": "n/engine/1", "program_id": "a", "turn_id": "x", "prompt_tokens": 10}
-    run.hindsight.event(ev.FirstToken(**told), 1)
-    run.hindsight.event(ev.TurnEnded(ok=False, **told), 2)
-    run.hindsight.event(ev.TurnEnded(**told), 3)
-    assert run.hindsight.least().least_tokens == 0

@@ -1,13 +1,11 @@
 """The order by what is left of a program, and how long a large one may be passed over."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_facts import MadeFacts
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.packing.least_left import LeastLeft
-from controlplane.core.types import Pressure, QueuedProgram
+from controlplane.core.model.types import Pressure, QueuedProgram
+from controlplane.core.policies.packing.least_left import LeastLeft
 
 S = 1_000_000_000
 
@@ -27,10 +25,6 @@ def names(queue: list[QueuedProgram], now_s: float, ageing: float = 1.0, *, cpu_
 
 def test_of_programs_that_came_together_the_least_goes_first() -> None:
     assert names([waiting("a", 5), waiting("b", 1), waiting("c", 3)], now_s=10) == "bca"
-
-
-def test_programs_that_are_alike_go_by_arrival() -> None:
-    assert names([waiting("c", 2, 3), waiting("a", 2, 1), waiting("b", 2, 2)], now_s=10) == "abc"
 
 
 def test_while_cpus_are_short_the_least_time_goes_first_whatever_it_holds() -> None:
@@ -65,9 +59,3 @@ def test_nobody_who_comes_later_than_a_share_of_its_wait_goes_before_a_large_one
     queue = [*late, waiting("large", large)]
     order = policy.order(queue, MadeFacts(), Pressure(), round(waited_s * S))
     assert order[0].program_id == "large"
-
-
-@pytest.mark.parametrize("ageing", [0.0, -1.0, 5.0])
-def test_what_makes_no_sense_is_refused(ageing: float) -> None:
-    with pytest.raises(ConfigError, match="ageing"):
-        LeastLeft(ageing=ageing)

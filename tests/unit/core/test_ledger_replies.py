@@ -5,70 +5,15 @@ from typing import Any
 import pytest
 from support.core_driver import Driver, Publisher, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
 from controlplane.core.ledger import turns
-from controlplane.core.types import Status, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status, seconds
 
 
 def read(d: Driver, name: str, turn: str = "", tool: str = "", calls: int | None = None) -> None:
     count = calls if calls is not None else int(bool(tool))
     d.send(d.gate(ev.ReplyRead, program_id=name, turn_id=turn or f"{name}.1", tool=tool, tool_calls=count))
-
-
-def test_a_reply_may_be_read_before_its_turn_ends_or_after() -> None:
-    for early in (True, False):
-        d = Driver()
-        d.submit("a")
-        if early:
-            read(d, "a", tool="pytest")
-            assert (d.program("a").tool, d.ledger.programs.changed) == ("", {})
-            d.finish("a")
-        else:
-            d.finish("a")
-            read(d, "a", tool="pytest")
-        assert (d.program("a").tool, list(d.ledger.programs.changed)) == ("pytest", ["a"])
-        assert d.ledger.turns.replies == {}
-
-
-def test_the_gap_behind_a_reply_that_calls_a_tool_is_that_tools() -> None:
-    """Continuum §5.1: from the server's completion to the next arrival of the same program."""
-    d = Driver()
-    d.run_turn("a")
-    read(d, "a", tool="pytest")
-    d.wait(3)
-    d.submit("a", "a.2")
-    assert list(d.ledger.estimates.gaps_ns("pytest")) == [seconds(3)]
-    d.finish("a", "a.2")
-    d.wait(5)
-    d.submit("a", "a.3")
-    assert list(d.ledger.estimates.gaps_ns("pytest")) == [seconds(3)], "that reply called nothing"
-    assert list(d.ledger.estimates.gaps_ns("")) == [seconds(3), seconds(5)]
-
-
-def test_a_reported_tool_is_not_counted_twice_and_keeps_its_name() -> None:
-    """What is learned is the whole gap, from the turn's end to the next turn, not the tool's part of it."""
-    d = Driver()
-    d.run_turn("a")
-    d.start_tool("a", tool="terminal")
-    read(d, "a", tool="pytest")
-    assert d.program("a").tool == "terminal"
-    d.wait(2)
-    d.end_tool("a", tool="terminal", duration_s=2)
-    d.wait(1)
-    d.submit("a", "a.2")
-    assert list(d.ledger.estimates.gaps_ns("")) == list(d.ledger.estimates.gaps_ns("terminal")) == [seconds(3)]
-    assert list(d.ledger.estimates.gaps_ns("pytest")) == []
-
-
-def test_a_reply_without_a_call_lets_its_program_end() -> None:
-    d = Driver()
-    d.run_turn("a")
-    assert not d.program("a").may_end
-    read(d, "a", calls=0)
-    assert d.program("a").may_end
-    d.tick(6)
-    assert d.program("a").status is Status.ENDED
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -164,19 +109,6 @@ def test_a_reply_that_is_read_too_late_says_nothing() -> None:
     assert d.counts.late == 3
 
 
-def test_a_turn_that_its_gate_no_longer_holds_does_not_keep_its_program() -> None:
-    """What told that it was let go was lost."""
-    d = Driver()
-    d.send(d.gate(ev.TurnQueued, program_id="a", turn_id="a.0", prompt_bytes=10))
-    d.run_turn("a")
-    read(d, "a", calls=0)
-    d.tick(6)
-    assert d.program("a").status is Status.ACTIVE, "a turn of it is held"
-    d.send(d.gate(ev.PublisherState))
-    d.tick(6)
-    assert d.program("a").status is Status.ENDED
-
-
 def test_a_turn_that_dies_with_its_engine_does_not_keep_its_program() -> None:
     """The client asked again, and the second answer came while the first turn was believed to run."""
     d = Driver()
@@ -188,34 +120,6 @@ def test_a_turn_that_dies_with_its_engine_does_not_keep_its_program() -> None:
     assert (d.program("a").open_turns, d.program("a").may_end) == (1, False)
     d.tick(6)  # the first engine's silence beside the second is its end
     assert (d.program("a").open_turns, d.program("a").may_end) == (0, True)
-    d.tick(6)
-    assert d.program("a").status is Status.ENDED
-
-
-def test_a_reply_is_kept_for_a_turn_that_its_engine_tells_late() -> None:
-    """The engine was cut off: the gate's word of the last turn comes before all that the engine says of it."""
-    d = Driver()
-    d.run_turn("a")
-    read(d, "a", "a.2", calls=0)
-    assert d.program("a").may_end
-    d.submit("a", "a.2")
-    assert not d.program("a").may_end
-    d.finish("a", "a.2")
-    assert (d.program("a").may_end, d.ledger.turns.replies) == (True, {})
-
-
-def test_a_turn_whose_beginning_is_lost_ends_the_gap_before_it() -> None:
-    """The stream was deleted under it: what its program called before says nothing of the gap behind it."""
-    d = Driver()
-    d.run_turn("a", calls=1, tool="bash")
-    d.start_tool("a")
-    d.wait(3)
-    d.engine.skip(2)
-    d.finish("a", "a.2")
-    read(d, "a", "a.2", calls=0)
-    assert not d.program("a").may_end, "nobody said that the tool ended"
-    d.end_tool("a")
-    assert d.program("a").may_end
     d.tick(6)
     assert d.program("a").status is Status.ENDED
 
@@ -262,13 +166,3 @@ def test_replies_of_turns_whose_end_is_lost_are_forgotten(monkeypatch) -> None: 
         d.submit("a", turn)
         read(d, "a", turn, tool=turn)
     assert list(d.ledger.turns.replies) == ["2", "3"]
-
-
-def test_a_quarantined_program_teaches_nothing() -> None:
-    d = Driver()
-    d.run_turn("a")
-    read(d, "a", tool="pytest")
-    d.program("a").quarantined = True
-    d.wait(3)
-    d.submit("a", "a.2")
-    assert not d.ledger.estimates.gaps_ns("")

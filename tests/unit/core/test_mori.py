@@ -4,17 +4,16 @@ import pytest
 from made_facts import MadeFacts
 from support.core_driver import Driver, of
 
-from controlplane.core import commands as cmd
-from controlplane.core.errors import ConfigError
-from controlplane.core.estimate import MovingAverage
-from controlplane.core.idleness import acts, held, idleness, reasons
-from controlplane.core.memory.typed import Typed as TypedEviction
-from controlplane.core.packing.by_tier import ByTier
-from controlplane.core.policies import EngineShape, Fit, Pinned, QueuedCall, Resident
-from controlplane.core.presets import preset
-from controlplane.core.priority.typed import Typed
-from controlplane.core.retention.tiers import Leaving, Tiers
-from controlplane.core.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
+from controlplane.core.estimators.idleness import acts, held, idleness, reasons
+from controlplane.core.estimators.workload import MovingAverage
+from controlplane.core.model import commands as cmd
+from controlplane.core.model.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
+from controlplane.core.policies.memory.typed import Typed as TypedEviction
+from controlplane.core.policies.packing.by_tier import ByTier
+from controlplane.core.policies.presets import preset
+from controlplane.core.policies.priority.typed import Typed
+from controlplane.core.policies.protocols import EngineShape, Fit, Pinned, QueuedCall, Resident
+from controlplane.core.policies.retention.tiers import Leaving, Tiers
 
 S = seconds(1)
 NOW = 100 * S
@@ -53,24 +52,6 @@ def run(*steps: tuple[str, float]) -> Program:
     return found
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ((), 0.0),
-        ((("reason", 4),), 0.0),
-        ((("reason", 4), ("act", 0)), 0.0),
-        ((("reason", 4), ("act", 12)), 12 / 16),
-        ((("reason", 4), ("act", 12), ("reason", 8)), 12 / 24),
-        ((("reason", 4), ("act", 12), ("reason", 8), ("act", 1)), 13 / 25),
-    ],
-)
-def test_idleness_is_the_share_of_acting_in_the_last_cycles(
-    steps: tuple[tuple[str, float], ...], expected: float
-) -> None:
-    found = run(*steps)
-    assert idleness(found, 5, found.last_seen_ns) == pytest.approx(expected)
-
-
 def test_time_that_it_is_held_counts_for_neither() -> None:
     found = run(("reason", 5), ("act", 5), ("hold", 1000), ("reason", 10))
     assert idleness(found, 5, found.last_seen_ns) == pytest.approx(5 / 20)
@@ -86,13 +67,6 @@ def test_only_the_last_k_cycles_count() -> None:
     assert idleness(found, 5, found.last_seen_ns) == pytest.approx(0.25)
     many = run(*busy, *busy, *busy, *busy, *busy)
     assert len(many.cycles) == 2 * 16
-
-
-def test_a_turn_beside_an_open_one_changes_nothing() -> None:
-    found = run(("reason", 5), ("act", 5), ("reason", 2))
-    before = found.cycles, found.phase_since_ns
-    held(found, found.last_seen_ns + S)
-    assert (found.cycles, found.phase_since_ns) == before
 
 
 def test_the_end_of_a_turn_whose_beginning_was_not_seen_begins_a_phase_and_no_cycle() -> None:
@@ -156,10 +130,6 @@ def paused(commands: list[tuple[str, str]]) -> list[str]:
     return [name for kind, name in commands if kind == "pause"]
 
 
-def test_nobody_moves_while_all_fit() -> None:
-    assert plan(program("a", 600), program("b", 400)) == (Leaving(at_ns=NOW), [])
-
-
 def test_acting_programs_go_before_reasoning_ones_and_the_most_idle_first() -> None:
     programs = [
         program("idle", 300, 0.9),
@@ -172,52 +142,12 @@ def test_acting_programs_go_before_reasoning_ones_and_the_most_idle_first() -> N
     assert paused(plan(*programs, total=599)[1]) == ["idle", "busy", "reasons, idle"]
 
 
-def test_a_prefix_that_others_share_does_not_leave_the_device() -> None:
-    """500 blocks each, of them 400 shared: four demand 800, each leaves 100 to the others, and the last one all."""
-    programs = [program(name, 500, 0.9 - number / 10) for number, name in enumerate("abcd")]
-    assert paused(plan(*programs, total=800, shared=400)[1]) == []
-    assert paused(plan(*programs, total=700, shared=400)[1]) == ["a"]
-    assert paused(plan(*programs, total=501, shared=400)[1]) == ["a", "b", "c"]
-    assert paused(plan(*programs, total=499, shared=400)[1]) == ["a", "b", "c", "d"]
-    returns = waiting("w", 250, 0.1)
-    assert paused(plan(*programs, returns, total=800, shared=400)[1]) == ["a", "b", "c"], "100 blocks each"
-
-
-def test_who_is_demoted_goes_to_the_host_while_that_has_room() -> None:
-    programs = [program("a", 300, 0.9), program("b", 300, 0.8), program("c", 300, 0.7), program("d", 300, 0.6)]
-    assert plan(*programs, total=500, host=600)[1] == [
-        ("pause", "a"),
-        ("idle", "a"),
-        ("demote", "a"),
-        ("pause", "b"),
-        ("idle", "b"),
-        ("demote", "b"),
-        ("pause", "c"),
-        ("inactive", "c"),
-        ("discard", "c"),
-    ]
-
-
 def test_who_is_on_the_host_takes_room_there() -> None:
     resting = program("resting", 500, status=Status.PAUSED, kv_tier=Tier.HOST)
     _, commands = plan(program("a", 700, 0.9), program("b", 600, 0.1), resting, host=1000)
     assert commands == [("pause", "a"), ("inactive", "a"), ("discard", "a")]
     _, commands = plan(program("a", 700, 0.9), program("b", 600, 0.1), resting, host=1200)
     assert commands == [("pause", "a"), ("idle", "a"), ("demote", "a")]
-
-
-def test_what_the_engine_dropped_from_host_memory_is_room_again() -> None:
-    resting = program("resting", 500, status=Status.PAUSED, kv_tier=Tier.HOST)
-    programs = program("a", 700, 0.9), program("b", 600, 0.1), resting
-    assert plan(*programs, host=1000, used=300)[1] == [("pause", "a"), ("idle", "a"), ("demote", "a")]
-    assert plan(*programs, host=1000, used=301)[1] == [("pause", "a"), ("inactive", "a"), ("discard", "a")]
-
-
-def test_copies_of_who_is_back_on_the_device_make_room() -> None:
-    """Written through, all of host memory is in use before long; only who waits there has a claim to it."""
-    resting = program("resting", 300, status=Status.PAUSED, kv_tier=Tier.HOST)
-    programs = program("a", 700, 0.9), program("b", 600, 0.1), resting
-    assert plan(*programs, host=1000, used=1000)[1] == [("pause", "a"), ("idle", "a"), ("demote", "a")]
 
 
 def test_who_was_sent_since_the_last_sample_takes_room() -> None:
@@ -241,14 +171,6 @@ def test_who_was_sent_since_the_last_sample_takes_room() -> None:
     assert later(1)[1][-1] == ("demote", "b"), "who ended claims nothing"
 
 
-def test_without_host_memory_there_are_two_tiers() -> None:
-    assert plan(program("a", 700), program("b", 600, 0.1))[1] == [
-        ("pause", "a"),
-        ("inactive", "a"),
-        ("discard", "a"),
-    ]
-
-
 def test_lazy_demotion_lets_the_turn_end_first() -> None:
     a, b = program("a", 700, 0.9, open_turns=1), program("b", 600, open_turns=1)
     state, commands = plan(a, b, host=1000)
@@ -266,14 +188,6 @@ def test_lazy_demotion_lets_the_turn_end_first() -> None:
 def test_who_came_back_or_ended_meanwhile_is_not_moved(status: Status) -> None:
     state = Leaving(at_ns=NOW, names=("a", "forgotten"))
     assert plan(program("a", status=status), state=state) == (Leaving(at_ns=NOW), [])
-
-
-def test_it_looks_every_five_seconds_and_once_the_pool_is_known() -> None:
-    programs = [program("a", 700), program("b", 600)]
-    early = Leaving(at_ns=NOW - 5 * S + 1)
-    assert plan(*programs, state=early) == (early, [])
-    assert plan(*programs, state=Leaving(at_ns=NOW - 5 * S))[1]
-    assert plan(*programs, total=0) == (Leaving(), [])
 
 
 def test_each_engine_has_tiers_of_its_own() -> None:
@@ -307,11 +221,6 @@ def test_each_engine_has_tiers_of_its_own() -> None:
         ("Label", "c"),
         ("Demote", "c"),
     ]
-
-
-def test_children_go_with_their_root() -> None:
-    child = program("child", 500, 0.9, parent_id="r", root_id="r")
-    assert paused(plan(program("r", 600, 0.1), child)[1]) == ["r"]
 
 
 # §4.3: the partition's boundary
@@ -454,10 +363,3 @@ def test_the_preset_moves_the_idle_program_off_and_lets_it_in_again() -> None:
     d.finish("b", prompt=400)
     d.end("b")
     assert d.admitted(after_s=1) == ["a"]
-
-
-@pytest.mark.parametrize("policy", [Tiers, ByTier])
-@pytest.mark.parametrize("cycles", [0, 17])
-def test_k_is_a_number_of_cycles_that_are_kept(policy: type, cycles: int) -> None:
-    with pytest.raises(ConfigError, match="idleness_cycles"):
-        policy(idleness_cycles=cycles)

@@ -2,19 +2,7 @@
 
 import pytest
 
-from controlplane.core.commands import Numbering
-
-
-def test_the_numbers_of_a_life_are_beyond_those_of_the_one_before() -> None:
-    numbering = Numbering(sent=7)
-    numbering.begin(1000)
-    assert numbering.next() == 1001
-
-
-def test_a_life_whose_clock_was_set_back_counts_on_from_what_it_remembers() -> None:
-    numbering = Numbering(sent=7000)
-    numbering.begin(1000)
-    assert numbering.next() == 7001
+from controlplane.core.model.commands import Numbering
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from support.core_driver import Driver, Publisher, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.types import Status, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status, seconds
 
 
 class Operator:
@@ -15,44 +15,6 @@ class Operator:
 
     def orders(self, *held: str, draining: bool = False) -> None:
         self.driver.send(self.publisher(ev.OperatorOrders, held=held, draining=draining))
-
-
-def test_a_held_program_that_waits_is_passed_over_until_it_is_released() -> None:
-    driver = Driver(fixed(1))
-    operator = Operator(driver)
-    operator.orders("a")
-    driver.ask("a")
-    driver.ask("b")
-    assert driver.admitted() == ["b"]
-    driver.run_turn("b")
-    driver.end("b")
-    assert driver.admitted(10) == []  # also not because the engine is idle
-    operator.orders()
-    assert driver.controller.next_deadline_ns() == 0
-    assert driver.admitted() == ["a"]
-
-
-def test_a_held_program_gives_its_slot_back_at_its_turns_end() -> None:
-    driver = Driver(fixed(1))
-    driver.ask("a")
-    driver.ask("b")
-    assert driver.admitted() == ["a"]
-    driver.submit("a")
-    operator = Operator(driver)
-    operator.orders("a")
-    assert driver.tick() == []
-    driver.finish("a")
-    commands = driver.tick()
-    assert [(c.program_id, c.reason) for c in of(cmd.Pause, commands)] == [("a", "an operator holds it")]
-    assert driver.program("a").status is Status.PAUSED
-    assert driver.admitted() == ["b"]
-    driver.ask("a", turn="a.2")
-    assert driver.admitted() == []
-    driver.run_turn("b")
-    driver.end("b")
-    assert driver.admitted() == []
-    operator.orders()
-    assert driver.admitted() == ["a"]
 
 
 def test_a_held_programs_pin_goes_with_its_slot() -> None:
@@ -91,12 +53,3 @@ def test_a_draining_node_lets_nobody_in_and_takes_no_slot() -> None:
     assert driver.admitted(10) == []
     operator.orders()
     assert driver.admitted() == ["b"]
-
-
-def test_orders_about_a_program_that_is_not_there_wait_for_it() -> None:
-    driver = Driver(fixed(0))
-    Operator(driver).orders("later")
-    driver.tick()
-    driver.ask("later")
-    driver.ask("other")
-    assert driver.admitted() == ["other"]

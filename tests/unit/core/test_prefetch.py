@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 
-import pytest
 from support.core_driver import Driver, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import PRESETS
-from controlplane.core.retention.least_waste import LeastWaste
-from controlplane.core.retention.lend import Lend
-from controlplane.core.types import Tier, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Tier, seconds
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.policies.retention.least_waste import LeastWaste
+from controlplane.core.policies.retention.lend import Lend
 
 TOOL_S = 20.0
 AHEAD_S = 4.0
@@ -58,41 +56,12 @@ def fetched_after(d: Driver, most_s: int = 60) -> tuple[int, list[cmd.Prefetch]]
     return most_s, []
 
 
-def test_a_context_is_fetched_shortly_before_its_program_is_likely_to_return() -> None:
-    d = driver()
-    goes_below(d)
-    waited_s, (prefetch,) = fetched_after(d)
-    assert TOOL_S - AHEAD_S <= waited_s < TOOL_S
-    assert prefetch.program_id == "a"
-    assert "expected back in" in prefetch.reason
-
-
-def test_once_in_a_gap_and_again_in_the_next() -> None:
-    d = driver()
-    goes_below(d)
-    fetched_after(d)
-    assert fetched_after(d, 10)[1] == [], "it may have been in vain"
-    run(d, "a", "a.next")
-    goes_below(d)
-    assert fetched_after(d)[1]
-
-
 def test_what_the_engine_fetched_is_on_the_device_again() -> None:
     d = driver()
     goes_below(d)
     _, (prefetch,) = fetched_after(d)
     d.send(d.engine(ev.CommandApplied, command_id=prefetch.command_id, program_id="a"))
     assert d.program("a").kv_tier is Tier.HBM
-
-
-@pytest.mark.parametrize("what", ["on the device", "off", "no host", "lost"])
-def test_nothing_is_fetched_where_nothing_is_to_be_had(what: str) -> None:
-    d = driver(Lend(prefetch_s=0.0 if what == "off" else AHEAD_S), host_blocks=0 if what == "no host" else 5000)
-    if what != "on the device":
-        goes_below(d)
-    if what == "lost":
-        d.send(d.engine(ev.ContextMoved, program_id="a", below_tokens=0))
-    assert fetched_after(d)[1] == []
 
 
 def test_only_into_room_that_the_active_programs_leave() -> None:
@@ -108,7 +77,7 @@ def test_a_paused_program_s_turn_is_let_in_before_anything_is_loaded() -> None:
     d = driver()
     goes_below(d)
     d.program("a").gap_since_ns = d.now_ns
-    d.controller.recall(cmd.Pause(program_id="a", command_id=d.controller.numbering.sent + 1), d.now_ns)
+    d.controller.replay_command(cmd.Pause(program_id="a", command_id=d.controller.numbering.sent + 1), d.now_ns)
     assert fetched_after(d)[1] == []
 
 
@@ -123,10 +92,3 @@ def test_what_was_swapped_out_is_swapped_in_before_its_tool_ends() -> None:
     waited_s, (prefetch,) = fetched_after(d)
     assert TOOL_S - AHEAD_S <= demoted_s + waited_s < TOOL_S
     assert prefetch.program_id == "a"
-
-
-@pytest.mark.parametrize("make", [Lend, LeastWaste])
-@pytest.mark.parametrize("value", [-1.0, 3601.0, float("nan")])
-def test_an_impossible_time_is_refused(make: type[Lend] | type[LeastWaste], value: float) -> None:
-    with pytest.raises(ConfigError, match="prefetch_s"):
-        make(prefetch_s=value)

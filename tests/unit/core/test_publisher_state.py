@@ -2,9 +2,9 @@
 
 from support.core_driver import Driver, Publisher, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.types import Status, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Status
 
 
 def tell(d: Driver, publisher: Publisher, **state: object) -> None:
@@ -27,12 +27,6 @@ def test_an_engine_lists_its_turns() -> None:
     assert set(d.ledger.turns.running) == {"t2", "t3"}
 
 
-def test_an_engines_turns_bring_their_parents() -> None:
-    d = Driver(fixed(1))
-    tell(d, d.engine, role="engine", open_turns=[ev.OpenTurn(program_id="c", turn_id="t", parent_id="r")])
-    assert (d.program("c").root_id, d.ledger.programs.charges.active_roots) == ("r", 1)
-
-
 def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
     d = Driver(fixed(1))
     d.ask("gone", "t1")
@@ -48,32 +42,12 @@ def test_a_gate_lists_what_it_holds_and_whom_it_lets_pass() -> None:
     assert d.counts.admitted_unasked == 0
 
 
-def test_what_a_gate_held_before_a_goodbye_does_not_take_it_back() -> None:
-    """Its state was taken while the turn was held, and came behind the goodbye."""
-    d = Driver(fixed(1))
-    d.ask("other", at_ns=d.now_ns)
-    d.ask("a")
-    d.wait(3)
-    d.end("a")
-    held = [ev.OpenTurn(program_id="a", turn_id="a.1")]
-    tell(d, d.gate, role="gate", held_turns=held, at_ns=d.now_ns - seconds(2))
-    assert (d.program("a").status, d.program("a").queued_turns) == (Status.ENDED, 0)
-
-
 def test_a_granted_child_stands_for_its_root() -> None:
     d = Driver(fixed(1))
     d.ask("child", parent="root")
     tell(d, d.gate, role="gate", grants=[ev.Grant(program_id="child")])
     assert (d.program("root").status, d.program("child").status) == (Status.ACTIVE, Status.ACTIVE)
     assert d.ledger.programs.charges.active_roots == 1
-
-
-def test_a_turn_that_was_granted_and_is_still_held_is_granted_again() -> None:
-    d = Driver(fixed(1))
-    d.ask("a")
-    assert d.admitted() == ["a"]
-    tell(d, d.gate, role="gate", held_turns=[ev.OpenTurn(program_id="a", turn_id="a.1")])
-    assert d.admitted() == ["a"]
 
 
 def test_a_state_that_is_said_again_is_of_long_ago() -> None:
@@ -106,114 +80,6 @@ def test_pins_come_with_the_time_that_is_left() -> None:
     d.run_turn("a")
     tell(d, d.engine, role="engine", pins=[ev.Pin(program_id="a", ttl_ns=70)])
     assert d.program("a").retained_until_ns == d.now_ns + 70
-
-
-def test_other_publishers_slices_stay() -> None:
-    d = Driver()
-    d.submit("a")
-    d.start_tool("a")
-    d.ask("b")
-    tell(d, d.host)
-    assert (d.program("a").open_turns, d.program("a").open_tools, d.program("b").queued_turns) == (1, 1, 1)
-
-
-def test_what_was_missing_no_longer_matters() -> None:
-    d = Driver()
-    late = d.engine(ev.TurnSubmitted, program_id="a", turn_id="t", projected_blocks=5)
-    tell(d, d.engine, role="engine")
-    assert d.ledger.publishers.sequences["node/engine/1"].missing == []
-    d.send(late)
-    assert (d.counts.duplicates, "a" in d.ledger.programs.by_name) == (1, False)
-    assert of(cmd.StateRequest, d.tick()) == []
-
-
-def test_an_unnumbered_state_is_applied_too() -> None:
-    d = Driver()
-    d.send(ev.PublisherState(publisher="x/engine/1", open_turns=[ev.OpenTurn(program_id="a", turn_id="t")]))
-    assert d.program("a").open_turns == 1
-
-
-def two_boots() -> tuple[Driver, Publisher, Publisher]:
-    """A turn of each of two boots that speak from one place."""
-    d = Driver()
-    old, new = Publisher("node/engine/old"), Publisher("node/engine/new")
-    d.send(old(ev.TurnSubmitted, program_id="a", turn_id="1", projected_blocks=1))
-    d.program("a").retained_until_ns = d.now_ns + seconds(60)
-    d.now_ns += seconds(1)
-    d.send(new(ev.TurnSubmitted, program_id="b", turn_id="2", projected_blocks=1))
-    return d, old, new
-
-
-def open_turns(d: Driver) -> tuple[int, int]:
-    return d.program("a").open_turns, d.program("b").open_turns
-
-
-def test_a_newcomer_takes_nothing_from_a_boot_that_still_speaks() -> None:
-    """Two engines under one name: a rolling restart, or a mistake. Either goes on."""
-    d, old, new = two_boots()
-    for number in range(10):
-        d.now_ns += seconds(2)
-        d.send((old, new)[number % 2](ev.PoolSampled, total_blocks=9, free_blocks=9))
-        d.tick()
-    assert open_turns(d) == (1, 1)
-    d.send(old(ev.TurnEnded, program_id="a", turn_id="1"))
-    assert open_turns(d) == (0, 1)
-
-
-def test_a_boot_that_went_silent_beside_a_later_one_is_gone() -> None:
-    d, _, new = two_boots()
-    for _ in range(4):
-        assert open_turns(d) == (1, 1)
-        d.now_ns += seconds(1)
-        d.send(new(ev.PoolSampled, total_blocks=9, free_blocks=9))
-        d.tick()
-    assert open_turns(d) == (0, 1)
-    assert d.program("a").retained_until_ns == 0, "the KV went with the engine"
-
-
-def test_after_a_silence_a_new_boot_replaces_the_old_one_at_once() -> None:
-    d = Driver()
-    d.submit("a")
-    d.now_ns += seconds(6)
-    d.engine = Publisher("node/engine/2")
-    d.pool()
-    assert d.program("a").open_turns == 0
-
-
-def test_who_was_taken_for_gone_and_speaks_again_is_asked_what_it_holds() -> None:
-    d, old, new = two_boots()
-    d.now_ns += seconds(6)
-    d.send(new(ev.PoolSampled, total_blocks=9, free_blocks=9))
-    d.tick()
-    assert open_turns(d) == (0, 1)
-    d.send(old(ev.PoolSampled, total_blocks=9, free_blocks=9))
-    assert [request.publisher for request in of(cmd.StateRequest, d.tick())] == [old.name]
-    tell(d, old, role="engine", open_turns=[ev.OpenTurn(program_id="a", turn_id="1")])
-    assert open_turns(d) == (1, 1)
-
-
-def test_an_idle_engine_beside_no_other_is_never_taken_for_gone() -> None:
-    d = Driver()
-    d.submit("a")
-    d.now_ns += seconds(30)
-    d.tick()
-    assert d.program("a").open_turns == 1
-
-
-def test_each_engine_of_a_node_has_a_gate_of_its_own_name() -> None:
-    """What is forgotten with a gate is the KV of its engine, and of no other."""
-    d = Driver()
-    first, second = Publisher("node/engine-1/x"), Publisher("node/engine-2/x")
-    for engine, name in ((first, "a"), (second, "b")):
-        d.send(engine(ev.PoolSampled, total_blocks=9, free_blocks=9))
-        d.send(engine(ev.TurnSubmitted, program_id=name, turn_id=name, projected_blocks=1))
-        d.program(name).retained_until_ns = d.now_ns + seconds(60)
-    gates = [Publisher(f"node/gate-1/{boot}") for boot in "xy"]
-    d.send(gates[0](ev.TurnQueued, program_id="c", turn_id="c"))
-    d.now_ns += seconds(6)
-    d.send(gates[1](ev.TurnQueued, program_id="d", turn_id="d"))
-    assert d.program("a").retained_until_ns == 0
-    assert d.program("b").retained_until_ns > 0
 
 
 def taken_back(d: Driver) -> list[cmd.Pause]:

@@ -3,43 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from support.core_driver import Driver, fixed, of
+from support.core_driver import Driver
 
-from controlplane.core import commands as cmd
-from controlplane.core.admission.aimd import Aimd
-from controlplane.core.control import ControlRules
-from controlplane.core.presets import PRESETS, Preset
-from controlplane.core.types import Status
+from controlplane.core.model.types import Status
+from controlplane.core.policies.admission.aimd import Aimd
+from controlplane.core.policies.presets import PRESETS, Preset
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 
 def switch(driver: Driver, preset: Preset, rules: ControlRules | None = None) -> None:
     driver.controller.reconfigure(preset, rules or driver.controller.rules, driver.now_ns)
-
-
-def test_a_wider_window_holds_at_once() -> None:
-    driver = Driver(fixed(1))
-    for name in "abc":
-        driver.ask(name)
-    assert driver.admitted() == ["a"]
-    switch(driver, fixed(3))
-    assert driver.controller.next_deadline_ns() == 0
-    assert driver.admitted() == ["b", "c"]
-
-
-def test_a_narrower_window_takes_no_granted_slot_back() -> None:
-    driver = Driver(fixed(3), ControlRules(stall_s=60))  # the engine idles meanwhile
-    for name in "abc":
-        driver.ask(name)
-    assert driver.admitted() == ["a", "b", "c"]
-    switch(driver, fixed(1))
-    driver.ask("d")
-    assert of(cmd.Pause, driver.tick(1)) == []
-    assert driver.controller.window.limit == 1
-    assert driver.program("d").status is Status.WAITING
-    for name in "abc":
-        driver.run_turn(name)
-        driver.end(name)
-    assert driver.admitted(1) == ["d"]
 
 
 def test_a_policy_of_the_same_kind_remembers() -> None:
@@ -68,14 +41,6 @@ def test_new_bounds_of_the_window_hold_at_once() -> None:
     switch(driver, replace(PRESETS["mars"], admission=Aimd(window_initial=20, window_min=10)))
     driver.tick()
     assert driver.controller.window.window == 10
-
-
-def test_the_rules_hold_too() -> None:
-    driver = Driver(fixed(1), ControlRules(overdue_s=1000))
-    rules = ControlRules(overdue_s=0)
-    switch(driver, fixed(1), replace(rules, overload=replace(rules.overload, kv_cold_return=0.9)))
-    assert driver.controller.rules.overdue_s == 0
-    assert driver.ledger.turns.cold_return_ratio == 0.9
 
 
 @pytest.mark.parametrize("before", sorted(PRESETS))

@@ -5,13 +5,11 @@ from typing import Any
 import pytest
 from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.controller import Controller
-from controlplane.core.events import place_of
-from controlplane.core.outlook import engines, parts, replicas
-from controlplane.core.presets import preset
-from controlplane.core.types import Replica, Status, Tier, seconds
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Tier, seconds
+from controlplane.core.policies.presets import preset
+from controlplane.core.scheduling.demand import engine_demand, engines, replicas
 
 S = seconds(1)
 
@@ -61,11 +59,6 @@ def total(d: Driver) -> int:
     return d.controller.pressure.kv_total_blocks
 
 
-def test_a_place_is_what_restarts_share() -> None:
-    assert place_of("node/engine-1/a") == place_of("node/engine-1/b") == "node/engine-1"
-    assert place_of("nobody") == place_of("") == ""
-
-
 def test_the_pool_is_what_all_engines_have_together() -> None:
     d = Pair(free_blocks=400, evictable_blocks=300, retained_blocks=200, host_total_blocks=50, host_used_blocks=5)
     d.sample(2, total=3000, free_blocks=1)
@@ -88,28 +81,6 @@ def test_one_engine_has_no_parts() -> None:
     assert [(each.demand_blocks, each.turns, each.turn_blocks) for each in replicas(d.ledger)] == [(30, 1, 30)]
 
 
-def test_a_program_is_where_its_last_turn_ran_and_is_charged_there() -> None:
-    d = Pair()
-    d.on(1).submit("a", blocks=30)
-    d.on(2).submit("b", blocks=20)
-    assert d.loads() == [("node/engine-1", 30, 1, 30), ("node/engine-2", 20, 1, 20)]
-    d.on(1).finish("a", prompt=35)
-    assert (d.program("a").replica, d.loads()[0]) == ("node/engine-1", ("node/engine-1", 35, 0, 0))
-    d.on(2).submit("a", "a.2", blocks=40)
-    assert d.program("a").replica == "node/engine-2"
-    assert d.loads() == [("node/engine-1", 0, 0, 0), ("node/engine-2", 60, 2, 60)]
-    assert sums(d.ledger) == sums(recounted(d.ledger))
-
-
-def test_a_shared_prefix_counts_once_on_each_engine() -> None:
-    d = Pair()
-    d.ledger.estimates.shared_tokens.add(10)
-    for name in ("a", "b", "c"):
-        d.on(1).submit(name, blocks=30)
-    d.on(2).submit("d", blocks=30)
-    assert [load[1] for load in d.loads()] == [70, 30]
-
-
 def test_parts_fade_as_the_whole_does() -> None:
     """Two half-lives in its tool a program of 400 blocks weighs 100."""
     d = Pair("thunderagent")
@@ -118,52 +89,11 @@ def test_parts_fade_as_the_whole_does() -> None:
     d.start_tool("a")
     d.on(2).submit("b", blocks=300)
     d.wait(2)
-    assert [each.demand_blocks for each in parts(d.ledger, S, d.now_ns)] == [100, 300]
-    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 300]
-
-
-def test_who_has_not_run_yet_is_charged_where_it_was_placed() -> None:
-    d = Pair()
-    d.on(1).submit("a", blocks=400)
-    d.ask("b", tokens=50)
-    d.tick()
-    assert d.program("b").status is Status.ACTIVE
-    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 50]
-    assert [load[1] for load in d.loads()] == [400, 50]
-
-
-def test_whom_nobody_places_is_charged_where_there_is_most_room() -> None:
-    """Its gate stands before one engine, of which nothing was heard yet."""
-    d = Pair()
-    d.gate = Publisher("node/gate-3/1")
-    d.on(1).submit("a", blocks=400)
-    d.ask("b", tokens=50)
-    d.tick()
-    assert d.program("b").status is Status.ACTIVE
-    assert [each.demand_blocks for each in parts(d.ledger, 0, d.now_ns)] == [400, 50]
-    assert [load[1] for load in d.loads()] == [400, 0]
+    assert [each.demand_blocks for each in engine_demand(d.ledger, S, d.now_ns)] == [100, 300]
+    assert [each.demand_blocks for each in engine_demand(d.ledger, 0, d.now_ns)] == [400, 300]
 
 
 # Restarts and ends
-
-
-def test_a_restarted_engine_replaces_its_own_sample_and_forgets_its_own_programs() -> None:
-    d = Pair()
-    for number, name in ((1, "a"), (2, "b")):
-        d.on(number).submit(name, f"{name}.1", blocks=30)
-        d.finish(name)
-        d.submit(name, f"{name}.2", blocks=30)
-        d.program(name).retained_until_ns = d.now_ns + seconds(60)
-    d.now_ns += seconds(6)
-    d.restart(2)
-    d.send(d.engines[1](ev.PublisherState, role="engine"))
-    assert total(d) == 2000, "what it had is believed until it tells"
-    d.sample(2, total=500)
-    assert total(d) == 1500
-    a, b = d.program("a"), d.program("b")
-    assert (a.open_turns, a.kv_tier, a.retained_until_ns > 0) == (1, Tier.HBM, True)
-    assert (b.open_turns, b.kv_tier, b.retained_until_ns) == (0, Tier.NONE, 0)
-    assert b.replica == "node/engine-2", "it is the same engine, with an empty cache"
 
 
 def test_a_restarted_gate_is_its_own_engines() -> None:
@@ -176,13 +106,6 @@ def test_a_restarted_gate_is_its_own_engines() -> None:
     d.gate = Publisher("node/gate-2/y")
     d.ask("d")
     assert (d.program("a").kv_tier, d.program("b").kv_tier) == (Tier.HBM, Tier.NONE)
-
-
-def test_engines_of_two_nodes_are_two_as_well() -> None:
-    d = Driver()
-    d.pool(total=100)
-    d.send(Publisher("other/engine/1")(ev.PoolSampled, total_blocks=7, free_blocks=7))
-    assert total(d) == 107
 
 
 def test_an_engine_that_ended_drops_out_of_the_sum_and_its_programs_have_no_kv() -> None:
@@ -256,14 +179,6 @@ def test_engines_with_blocks_of_their_own_size_are_compared_in_those_of_the_firs
     assert sums(d.ledger) == sums(recounted(d.ledger))
 
 
-def test_a_ledger_that_was_written_down_knows_its_engines() -> None:
-    d = Pair()
-    d.on(2).submit("a", blocks=30)
-    again = recounted(d.ledger)
-    assert replicas(again) == replicas(d.ledger)
-    assert again.engines.pool == d.ledger.engines.pool
-
-
 # Commands
 
 
@@ -331,8 +246,3 @@ def test_a_controller_decides_alike_whether_its_engine_has_a_name() -> None:
         return [*d.tick(), *d.tick(5)]
 
     assert decided("node/engine-7/x") == decided("node/engine/x") != []
-
-
-def test_a_replica_without_room_has_less_than_none() -> None:
-    assert Replica(name="a", total_blocks=10, demand_blocks=15).room_blocks == -5
-    assert replicas(Controller(fixed(0)).ledger) == []

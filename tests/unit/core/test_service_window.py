@@ -1,22 +1,12 @@
 """Served tokens: a program's window begins with its first service and ends by itself."""
 
-from controlplane.core.policies import EngineShape
-from controlplane.core.priority.mlfq import Mlfq
-from controlplane.core.service import ServiceWindow
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.priority.attained_service import ServiceWindow
+from controlplane.core.policies.priority.mlfq import Mlfq
+from controlplane.core.policies.protocols import EngineShape
 
 MINUTE_NS = seconds(60)
 MOST_PROGRAMS = 65_536
-
-
-def test_what_is_served_in_one_window_is_added_up() -> None:
-    served = ServiceWindow(MINUTE_NS)
-    assert served.tokens("p", 0) == 0
-    served.add("p", 100, seconds(5))
-    served.add("p", 20, seconds(40))
-    served.add("other", 7, seconds(40))
-    assert served.tokens("p", seconds(50)) == 120
-    assert served.tokens("other", seconds(50)) == 7
 
 
 def test_the_window_begins_with_the_first_service_and_not_before() -> None:
@@ -24,21 +14,6 @@ def test_the_window_begins_with_the_first_service_and_not_before() -> None:
     served.add("p", 100, seconds(50))
     assert served.tokens("p", seconds(110) - 1) == 100
     assert served.tokens("p", seconds(110)) == 0
-
-
-def test_service_does_not_prolong_a_window() -> None:
-    served = ServiceWindow(MINUTE_NS)
-    served.add("p", 100, 0)
-    served.add("p", 100, seconds(59))
-    assert served.tokens("p", seconds(60)) == 0
-
-
-def test_after_its_end_the_next_service_begins_a_new_one() -> None:
-    served = ServiceWindow(MINUTE_NS)
-    served.add("p", 100, 0)
-    served.add("p", 5, seconds(75))
-    assert served.tokens("p", seconds(134)) == 5
-    assert served.tokens("p", seconds(135)) == 0
 
 
 def test_a_window_of_nothing_counts_nothing() -> None:

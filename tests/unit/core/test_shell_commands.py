@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.shell_commands import command_name, command_names
+from controlplane.tool_calls.shell_commands import command_name, command_names
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,9 @@ from controlplane.core.shell_commands import command_name, command_names
         ("cat <<  EOF\nls\nEOF\nmake", "cat"),
         ("make $(ls 'a)b' (c) \\) d)", "make"),
         ("make $(ls 'never closed", "make"),
+        ("git commit -m \"$(cat <<'EOF'\nIt can't (yet\nEOF\n)\" && make", "git"),
+        ('A=$(dirname "$0") B=`pwd` make', "make"),
+        ("[ $# -gt 0 ] || make", "make"),
         ("A=1", ""),
         ("'", ""),
         ("", ""),

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.core_driver import Driver, fixed, of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.events import STATE_LISTS, in_parts, joined
-from controlplane.core.steps import run
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.state_parts import STATE_LISTS, in_parts, joined
+from controlplane.core.model.steps import run
 
 
 def held(count: int, name: str = "p") -> ev.PublisherState:
@@ -38,24 +38,6 @@ def test_parts_make_the_whole_again(turns: int, granted: int, most_bytes: int) -
     assert all(sum(len(getattr(part, name)) for name in STATE_LISTS) for part in parts) or not turns + granted
 
 
-def test_one_that_fits_is_left_alone() -> None:
-    state = held(3)
-    assert list(in_parts(state, 1000)) == [state]
-
-
-def test_a_state_is_believed_when_its_last_part_has_come() -> None:
-    d = Driver(fixed(1))
-    d.submit("holder")
-    d.ask("gone")
-    first, *rest = in_parts(held(9), 200)
-    tell(d, first)
-    assert list(d.ledger.gates.held) == ["gone.1"], "nothing is dropped before all is known"
-    for part in rest:
-        tell(d, part)
-    assert list(d.ledger.gates.held) == [f"t{n}" for n in range(9)]
-    assert d.ledger.holdings.parts == {}
-
-
 def test_of_a_state_that_lost_a_part_nothing_is_believed_and_it_is_asked_for() -> None:
     d = Driver(fixed(1))
     d.submit("holder")
@@ -79,5 +61,5 @@ def test_one_that_begins_anew_replaces_what_had_come() -> None:
         tell(d, part)
     assert {turn.program_id for turn in d.ledger.gates.held.values()} == {f"q{n}" for n in range(6)}
     tell(d, next(in_parts(held(9), 200)))
-    run(d.ledger.holdings.forget(d.gate.name, d.now_ns))
-    assert d.ledger.holdings.parts == {}
+    run(d.ledger.publisher_states.forget(d.gate.name, d.now_ns))
+    assert d.ledger.publisher_states.parts == {}

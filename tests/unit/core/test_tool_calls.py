@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.tool_calls import PARSERS, bash_block, called_name, tools_called
+from controlplane.tool_calls.calls import bash_block, called_name, tools_called
 
 
 def fenced(script: str, language: str = "bash") -> str:
@@ -91,10 +91,6 @@ def test_a_name_is_no_document_and_neither_is_a_reply() -> None:
     assert tools_called(fenced("x" * 200)) == ("bash",)
     assert tools_called(f'{{"name": "{"x" * 200}", "parameters": {{}}}}') == ()
     assert tools_called(fenced("ls") + " " * 200_001) == ()
-
-
-def test_only_the_parsers_asked_for() -> None:
-    assert tools_called(fenced("ls"), [PARSERS["qwen"]]) == ()
 
 
 @given(st.text(alphabet="abf()[]{}\"'`<>|&=\\\n :,", max_size=60) | st.text(max_size=40))

@@ -1,14 +1,12 @@
 """Tools that wait for a slot of the host: who may start, when, and what is made of late or lost answers."""
 
-import pytest
 from support.core_driver import Driver, of, recounted, sums
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.control import ControlRules
-from controlplane.core.errors import ConfigError
-from controlplane.core.tool_slots import ANY, ToolSlots
-from controlplane.core.types import Pressure
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import Pressure
+from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.core.scheduling.tool_slots import ANY, ToolSlots
 
 
 def driver(per_cpu: float = 1.0, *, cpus: float = 2.0, use_ratio: float = 1.0) -> Driver:
@@ -41,23 +39,6 @@ def test_without_slots_a_tool_that_asks_starts_at_once() -> None:
     d = driver(0)
     ask(d, "a", "b", "c")
     assert started(d) == ["a", "b", "c"]
-
-
-def test_with_all_cpus_in_use_tools_start_as_slots_become_free_in_the_order_in_which_they_asked() -> None:
-    d = driver()
-    ask(d, "a", "b", "c", "d")
-    (first, second) = of(cmd.StartTool, d.tick())
-    assert (first.program_id, first.call_id, second.program_id) == ("a", "a.call", "b")
-    assert first.reason == "tool 1 at once, on 2 CPUs in use by 100%"
-    assert counts(d) == (2, 2), "told is as good as started"
-    assert started(d, 1) == []
-    d.start_tool("a")
-    d.end_tool("a")
-    assert d.controller.next_deadline_ns() == 0, "the slot is not left empty until the interval ends"
-    assert started(d) == ["c"]
-    d.end("b")
-    assert started(d) == ["d"]
-    assert counts(d) == (2, 0)
 
 
 def test_idle_cpus_let_more_start_but_each_only_once_an_interval() -> None:
@@ -100,19 +81,6 @@ def test_who_asks_again_keeps_its_place_and_who_was_not_told_is_told_again() -> 
     assert counts(d) == (2, 1), "a late question changes nothing"
 
 
-def test_a_call_that_was_enqueued_may_ask_later_and_the_wait_runs_from_the_beginning() -> None:
-    d = driver()
-    d.send(d.tools(ev.ToolEnqueued, program_id="a", call_id="a.call", tool="bash"))
-    assert started(d, 1) == []
-    d.wait(1)
-    ask(d, "a")
-    assert started(d) == ["a"]
-    d.wait(1)
-    d.start_tool("a")
-    d.tick()
-    assert d.controller.pressure.tool_wait_s == pytest.approx(3.0)
-
-
 def test_a_call_that_ends_or_whose_publisher_is_gone_waits_no_longer() -> None:
     d = driver(0.5)
     ask(d, "a", "b", "c", "d")
@@ -143,34 +111,6 @@ def test_a_publisher_s_state_tells_who_waits() -> None:
     assert counts(d) == (2, 2)
 
 
-def test_a_tool_that_waits_for_a_child_gives_its_slot_back() -> None:
-    d = driver(0.5)
-    ask(d, "parent", "other")
-    assert started(d) == ["parent"]
-    d.start_tool("parent")
-    d.send(d.tools(ev.ProgramArrived, program_id="child", parent_id="parent"))
-    assert started(d) == ["other"]
-
-
-def test_a_restarted_daemon_believes_what_it_said() -> None:
-    d, restarted = driver(), driver()
-    for each in (d, restarted):
-        ask(each, "a", "b", "c")
-    for command in d.tick():
-        restarted.controller.recall(command, d.now_ns)
-    assert started(restarted) == []
-    assert counts(restarted) == (2, 1)
-    restarted.controller.recall(cmd.StartTool(command_id=99, program_id="a", call_id="gone"), d.now_ns)
-    assert counts(restarted) == (2, 1)
-
-
 def test_a_host_of_unknown_size_has_room() -> None:
     assert ToolSlots(per_cpu=2).free(Pressure(tools_active=100), 0) == ANY
     assert ToolSlots(per_cpu=0.1).slots(4) == 1, "at least one"
-
-
-@pytest.mark.parametrize("wrong", [{"per_cpu": -1}, {"per_cpu": float("nan")}, {"busy": 1.5}])
-def test_figures_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ToolSlots(**wrong)
-    assert caught.value.field == next(iter(wrong))

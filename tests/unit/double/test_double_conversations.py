@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
+from controlplane.lab.double.app import APIS, Api
 from controlplane.lab.double.chat_request import BadRequest, ChatMessage, parse_chat
 from controlplane.lab.double.conversations import Conversations
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.replies import ReplyFormat, Usage, reply_text
+from controlplane.lab.double.responses_api import parse_responses
+
+RESPONSES = ["input", "instructions", "max_output_tokens", "tools", "tool_choice", "include"]
 
 
 def messages(*texts: str) -> list[ChatMessage]:
@@ -66,10 +70,6 @@ def test_contexts_are_forgotten_longest_unused_first() -> None:
     assert len(conversations._by_beginning) <= 8
 
 
-def test_a_prompt_without_words_still_has_a_token() -> None:
-    assert Conversations(tokens_per_word=5).take("p", [ChatMessage(role="user", text="")]).tokens == 1
-
-
 @given(st.integers(0, 100), st.lists(st.integers(0, 40), max_size=6))
 def test_the_pieces_of_a_reply_join_to_the_whole(serial: int, steps: list[int]) -> None:
     ends = [sum(steps[: index + 1]) for index in range(len(steps))]
@@ -107,21 +107,33 @@ def test_content_may_come_in_parts_and_tool_calls_count() -> None:
     assert parse_chat({**body, "max_tokens": 5, "max_completion_tokens": 6}).output_tokens == 6
 
 
+@pytest.mark.parametrize("api", APIS.values(), ids=APIS)
 @given(
-    st.dictionaries(
-        st.sampled_from(["messages", "n", "max_tokens", "stream_options", "stream"]),
+    body=st.dictionaries(
+        st.sampled_from(["messages", "n", "max_tokens", "stream_options", "stream", *RESPONSES]),
         st.none()
         | st.booleans()
         | st.integers()
         | st.text(max_size=3)
-        | st.lists(st.none() | st.integers(), max_size=2),
+        | st.lists(st.none() | st.integers() | st.fixed_dictionaries({"type": st.just([])}), max_size=2),
     )
 )
-def test_any_body_is_either_taken_or_refused(body: dict[str, Any]) -> None:
+def test_any_body_is_either_taken_or_refused(api: Api, body: dict[str, Any]) -> None:
     try:
-        assert parse_chat(body).output_tokens >= 1
+        assert api.parse(body).output_tokens >= 1
+        assert api.frame(body, "t", "m", 1).first_chunk()
     except BadRequest as problem:
         assert str(problem)
+
+
+def test_what_a_reply_packs_is_words_again_when_it_comes_back() -> None:
+    include = {"include": ["reasoning.encrypted_content"], "tools": [{"type": "custom", "name": "apply_patch"}]}
+    body = {"input": [{"role": "user", "content": "x"}], **include}
+    usage = Usage(prompt_tokens=1, output_tokens=2, cached_tokens=0)
+    whole = json.loads(APIS["/v1/responses"].frame(body, "t", "m", 1).whole("a b", "length", usage))
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "custom_tool_call"]
+    again = parse_responses({"input": [*body["input"], *whole["output"]]})
+    assert [message.text for message in again.messages][:2] == ["x", "a b"]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.errors import LocalEventError
-from controlplane.core.events import Event
-from controlplane.emit.batching import Packer, runs
+from controlplane.core.model.errors import LocalEventError
+from controlplane.core.model.events import Event
+from controlplane.emit.batching import pack, runs
 
 EVENT = Event()
 
@@ -21,7 +21,7 @@ def test_runs_keep_everything_in_order_without_gaps(sequences: list[int], limit:
         assert [item[0] for item in run] == list(range(run[0][0], run[0][0] + len(run)))
 
 
-def encode_double(publisher: str, first: int, items: Sequence[tuple[int, Event]]) -> bytes:
+def encode_double(first: int, items: Sequence[tuple[int, Event]]) -> bytes:
     """At_ns bytes for each event; a negative one cannot be encoded."""
     if any(at_ns < 0 for at_ns, _ in items):
         raise LocalEventError("negative")
@@ -30,8 +30,7 @@ def encode_double(publisher: str, first: int, items: Sequence[tuple[int, Event]]
 
 @given(st.lists(st.integers(-1, 12), min_size=1, max_size=40))
 def test_packing_leaves_out_only_what_fits_in_no_batch(sizes: list[int]) -> None:
-    packer = Packer(publisher="p", encode=encode_double, max_bytes=10)
-    packed, rejected = packer.pack([(n, size, EVENT) for n, size in enumerate(sizes)])
+    packed, rejected = pack([(n, size, EVENT) for n, size in enumerate(sizes)], encode_double, 10)
     good = [size for size in sizes if 0 <= size <= 10]
     assert sum(one.events for one in packed) == len(good)
     assert sum(len(one.data) for one in packed) == sum(good)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import ToolStarted
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import ToolStarted
 from controlplane.emit.emitter import Emitter
 
 EVENT = ToolStarted(program_id="p", call_id="c", tool="bash")
@@ -23,7 +23,6 @@ NOBODY = "nats://127.0.0.1:9"  # the discard port: nothing listens
         ({"node": "a.b"}, "expected node to be"),
         ({"role": "a b"}, "expected role to be"),
         ({"capacity": 0}, "1 <= capacity"),
-        ({"batch": 0}, "1 <= batch"),
         ({"linger_s": -1}, "0 <= linger_s"),
     ],
 )
@@ -43,45 +42,37 @@ def test_before_start_events_wait_and_the_oldest_give_way() -> None:
     assert (emitter.stats.queued, emitter.stats.dropped) == (0, 6)
 
 
-def test_nobody_listening_is_told_and_close_does_not_wait_for_it() -> None:
-    asked_thrice = threading.Event()
-    asked: list[int] = []
+class Address:
+    """Tells where the server is, or raises; ``asked_thrice`` is set at the third time."""
 
-    def url() -> str:
-        asked.append(1)
-        if len(asked) == 3:
-            asked_thrice.set()
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked_thrice, self._times, self._error = threading.Event(), 0, error
+
+    def __call__(self) -> str:
+        self._times += 1
+        if self._times == 3:
+            self.asked_thrice.set()
+        if self._error is not None:
+            raise self._error
         return NOBODY
 
-    emitter = Emitter(url=url, node="n", role="tool")
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(None, f"cannot connect to {NOBODY}: "), (RuntimeError("no such place"), "no such place")]
+)
+def test_nobody_listening_is_told_and_close_does_not_wait_for_it(error: Exception | None, told: str) -> None:
+    address = Address(error)
+    emitter = Emitter(url=address, node="n", role="tool")
     emitter.start()
     emitter.emit(EVENT, urgent=True)
-    assert asked_thrice.wait(30), "the address is asked for at every attempt"
+    assert address.asked_thrice.wait(60), "the address is asked for at every attempt"
     stats = emitter.stats
     began_s = time.monotonic()
     emitter.close(60)
     assert time.monotonic() - began_s < 30
     assert not stats.connected
-    assert stats.last_error.startswith(f"cannot connect to {NOBODY}: ")
+    assert told in stats.last_error
     assert stats.queued == 1
-
-
-def test_an_address_that_cannot_be_told_is_asked_for_again() -> None:
-    asked_twice = threading.Event()
-    asked: list[int] = []
-
-    def url() -> str:
-        asked.append(1)
-        if len(asked) == 2:
-            asked_twice.set()
-        raise RuntimeError("no such place")
-
-    emitter = Emitter(url=url, node="n", role="tool")
-    emitter.start()
-    assert asked_twice.wait(30)
-    stats = emitter.stats
-    emitter.close(1.0)
-    assert "no such place" in stats.last_error
 
 
 BLOCKER = """
@@ -100,9 +91,9 @@ def test_importing_and_emitting_needs_the_standard_library_only() -> None:
         BLOCKER
         + """
 import time
-from controlplane.core.events import ToolStarted
+from controlplane.core.model.events import ToolStarted
 from controlplane.emit.emitter import Emitter
-import controlplane.wire.endpoint
+import controlplane.emit.tool_reporter, controlplane.transport.endpoint
 emitter = Emitter(url="nats://127.0.0.1:9", node="n", role="tool")
 emitter.start()
 deadline = time.monotonic() + 30
@@ -124,7 +115,7 @@ print(emitter.stats.last_error)
 
 def test_a_program_that_does_not_close_ends_quietly() -> None:
     program = f"""
-from controlplane.core.events import ToolStarted
+from controlplane.core.model.events import ToolStarted
 from controlplane.emit.emitter import Emitter
 emitter = Emitter(url="{NOBODY}", node="n", role="tool")
 emitter.start()
@@ -136,12 +127,12 @@ emitter.emit(ToolStarted(program_id="p", call_id="c", tool="bash"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_million_events_that_nobody_takes_cost_what_the_queue_holds() -> None:
+def test_events_that_nobody_takes_cost_what_the_queue_holds() -> None:
     emitter = Emitter(url=NOBODY, node="n", role="tool")
     emitter.start()
-    for _ in range(1_000_000):
+    for _ in range(200_000):
         emitter.emit(EVENT)
     stats = emitter.stats
-    assert stats.queued + stats.dropped == 1_000_000
+    assert stats.queued + stats.dropped == 200_000
     assert stats.queued <= 65_536
     emitter.close(0.0)

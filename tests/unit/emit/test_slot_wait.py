@@ -4,11 +4,17 @@ import asyncio
 import threading
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from controlplane.emit import slot_wait
 from controlplane.emit.slot_wait import SlotWait
+
+
+def both(test: Any) -> Any:
+    """In a thread, and in a task."""
+    return pytest.mark.asyncio(pytest.mark.parametrize("how", ["thread", "task"])(test))
 
 
 @pytest.fixture(autouse=True)
@@ -26,57 +32,53 @@ async def run(wait: SlotWait, how: str) -> float:
     if how == "thread":
         wait.block()
     else:
-        await wait.until_told()
+        await wait.until_answered()
     return time.monotonic() - began_s
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("how", ["thread", "task"])
+@both
 async def test_it_asks_until_it_is_told(how: str) -> None:
     asked: list[float] = []
 
     def ask() -> None:
         asked.append(time.monotonic())
         if len(asked) == 3:
-            threading.Thread(target=wait.tell).start()
+            threading.Thread(target=wait.answer).start()
 
     wait = SlotWait(ask, time.monotonic, 60.0)
     await run(wait, how)
-    assert wait.was_told
+    assert wait.is_answered
     assert len(asked) >= 3
     assert all(later - earlier >= 0.05 for earlier, later in pairwise(asked))
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("how", ["thread", "task"])
+@both
 async def test_an_answer_that_is_there_already_is_not_waited_for(how: str) -> None:
     asked: list[float] = []
     wait = waiting(asked)
-    wait.tell()
+    wait.answer()
     await run(wait, how)
     assert not asked
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("how", ["thread", "task"])
+@both
 async def test_a_silent_daemon_is_not_waited_for(how: str) -> None:
     wait = waiting([], alive=False, patience_s=600)
     assert 0.05 < await run(wait, how) < 60  # patience would be ten minutes
-    assert not wait.was_told
+    assert not wait.is_answered
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("how", ["thread", "task"])
+@both
 async def test_patience_ends(how: str) -> None:
     asked: list[float] = []
     wait = waiting(asked, patience_s=0.3)
     assert await run(wait, how) > 0.25
-    assert not wait.was_told
+    assert not wait.is_answered
     assert asked
 
 
 def test_an_answer_after_its_loop_has_ended_harms_nobody() -> None:
     wait = waiting([], patience_s=0.02)
-    asyncio.run(wait.until_told())
-    wait.tell()
-    assert wait.was_told
+    asyncio.run(wait.until_answered())
+    wait.answer()
+    assert wait.is_answered

@@ -1,13 +1,12 @@
 """Pins, over a double of the engine's radix tree."""
 
-import time
 from functools import partial
 from typing import Any
 
 import pytest
 
-from controlplane.core.memory.lru import Lru
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.memory.lru import Lru
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.view import Lock, PoolTokens
@@ -23,6 +22,7 @@ class ViewDouble:
         self.locked: list[str] = []
         self.known = Contexts()
         self.pool_tokens = TOTAL
+        self.now_ns = 0
 
     def blocks(self, tokens: int) -> int:
         return tokens
@@ -36,7 +36,7 @@ class ViewDouble:
     def unlock(self, lock: Lock) -> None:
         self.locked.remove(lock.node)
 
-    def discard(self, key: str) -> int:
+    def evict_tail(self, key: str, most_tokens: int) -> int:
         return self.contexts.pop(key)
 
     def pool(self) -> PoolTokens:
@@ -50,62 +50,41 @@ def pins(budget_ratio: float = 0.5, **contexts: int) -> tuple[Pins, ViewDouble]:
     known = view.known
     for key in contexts:
         known.remember(key, partial(str, key), len(key), 0)
-    return Pins(view, known, lambda: budget_ratio, lambda: time.monotonic_ns()), view
+    return Pins(view, known, lambda: budget_ratio, lambda: view.now_ns), view
 
 
-def test_a_retained_context_is_locked_until_released() -> None:
-    p, view = pins(a=100)
-    assert p.retain("a", seconds(60)) == ""
-    assert (view.locked, p.tokens) == (["a"], 100)
-    assert p.release("a")
-    assert (view.locked, p.tokens) == ([], 0)
-    assert not p.release("a")
-
-
-def test_retaining_again_replaces_the_deadline_and_locks_once() -> None:
-    p, view = pins(a=100)
-    p.retain("a", seconds(1))
-    p.retain("a", seconds(60))
-    assert view.locked == ["a"]
-    assert next(iter(p.listed())).ttl_ns > seconds(50)
+def test_a_retained_context_is_locked_until_released_and_once() -> None:
+    p, view = pins(a=100, b=100, c=100)
+    assert p.next_deadline_ns() is None
+    assert p.retain("a", seconds(1)) == ""
+    assert p.retain("b", seconds(30)) == ""
+    assert p.retain("a", seconds(60)) == "", "its deadline is another now"
+    assert (view.locked, p.tokens, set(p.programs)) == (["a", "b"], 200, {"a", "b"})
+    assert p.next_deadline_ns() == seconds(30)
+    assert {pin.program_id: pin.ttl_ns for pin in p.listed()} == {"a": seconds(60), "b": seconds(30)}
+    assert [p.release("a"), p.release("a")] == [True, False]
+    assert (view.locked, p.tokens) == (["b"], 100)
 
 
 def test_what_cannot_be_retained_is_told() -> None:
-    p, view = pins(a=100, gone=100)
+    p, view = pins(a=300, b=300, gone=100)
     del view.contexts["gone"]
     assert p.retain("stranger", 1) == "no turn of it ended here"
     assert p.retain("gone", 1) == "nothing of it is cached any more"
-    assert view.locked == []
-
-
-def test_the_budget_bounds_all_pins_together() -> None:
-    p, view = pins(a=300, b=300)
     assert p.retain("a", seconds(60)) == ""
-    assert "budget" in p.retain("b", seconds(60))
+    assert p.retain("b", seconds(60)) == "the pin budget (0.5 of the pool) is spent"
     assert view.locked == ["a"]
 
 
-def test_a_deadline_ends_a_pin_without_anybody_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, view = pins(a=100, b=100)
-    p.retain("a", seconds(1))
-    p.retain("b", seconds(5))
-    later_ns = time.monotonic_ns() + seconds(2)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
-    assert p.expire()
-    assert view.locked == ["b"]
-    assert not p.expire(lambda: pytest.fail("asked though nothing is due"))
-
-
-def test_a_pin_may_outlast_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, view = pins(a=100, b=100)
-    p.retain("a", seconds(1))
-    p.retain("b", seconds(1))
-    later_ns = time.monotonic_ns() + seconds(2)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
-    assert p.expire(lambda: {"a"})
-    assert view.locked == ["a"]
+def test_a_deadline_ends_a_pin_without_anybody_asking_unless_it_may_outlast_it() -> None:
+    p, view = pins(a=100, b=100, c=100)
+    for name, ttl_s in (("a", 1), ("b", 1), ("c", 5)):
+        p.retain(name, seconds(ttl_s))
+    view.now_ns = seconds(2)
+    assert [p.expire(lambda: {"a"}), view.locked] == [True, ["a", "c"]]
     assert not p.expire(lambda: {"a"})
-    assert p.expire()
+    assert [p.expire(), view.locked] == [True, ["c"]]
+    assert not p.expire(lambda: pytest.fail("asked though nothing is due"))
 
 
 def test_pins_are_reclaimed_earliest_deadline_first_and_no_more_than_needed() -> None:
@@ -158,15 +137,6 @@ def test_after_a_reset_of_the_tree_no_old_handle_is_used() -> None:
     assert p.retain("a", 1) == "no turn of it ended here"
 
 
-def test_who_is_pinned_is_told() -> None:
-    p, _ = pins(a=100, b=100, c=100)
-    p.retain("a", seconds(60))
-    p.retain("c", seconds(60))
-    assert set(p.programs) == {"a", "c"}
-    p.release("a")
-    assert set(p.programs) == {"c"}
-
-
 # Held back until the daemon has spoken
 
 
@@ -207,16 +177,6 @@ def test_what_is_held_back_goes_before_any_pin() -> None:
 def test_what_the_budget_has_no_room_for_is_not_held_back() -> None:
     _, view = held_back(0.25, a=200, b=200)
     assert view.locked == ["a"]
-
-
-def test_the_next_deadline_is_known() -> None:
-    p, _ = pins(a=100, b=100)
-    assert p.next_deadline_ns() is None
-    p.retain("a", seconds(60))
-    p.retain("b", seconds(30))
-    due_ns = p.next_deadline_ns()
-    assert due_ns is not None
-    assert due_ns - time.monotonic_ns() < seconds(31)
 
 
 def test_what_is_asked_for_takes_the_budget_of_what_nobody_asked_for() -> None:

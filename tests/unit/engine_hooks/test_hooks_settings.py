@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.types import seconds
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import seconds
 from engine_hooks.engine.settings import PluginMode, Settings, settings_from
 
 

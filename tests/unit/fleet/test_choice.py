@@ -2,10 +2,10 @@
 
 from collections import Counter
 
-from controlplane.core.estimate import Estimates
-from controlplane.core.placement.hashing import Hash
-from controlplane.core.policies import STATELESS, NextTurn
-from controlplane.core.types import Program, Replica
+from controlplane.core.estimators.workload import Estimates
+from controlplane.core.model.types import Program, Replica
+from controlplane.core.policies.placement.hashing import Hash
+from controlplane.core.policies.protocols import STATELESS, NextTurn
 from controlplane.fleet.choice import Choice
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.gate.places import Places
@@ -32,13 +32,10 @@ def test_a_program_without_a_place_goes_where_the_policy_hash_places_it() -> Non
     for program, place in homes(Choice(Roster(map(engine, range(3))), Places())).items():
         turn = NextTurn(program=Program(program_id=program), blocks=1)
         assert Hash().place(STATELESS, turn, engines, Estimates(), 0)[1].replica == place
+    assert Choice(Roster(map(engine, range(3))), Places()).of_program("\udcff", None), "a name that is no text"
 
 
-def test_a_name_that_is_no_text_has_a_place_too() -> None:
-    assert Choice(Roster(map(engine, range(3))), Places()).of_program("\udcff", None)
-
-
-def test_an_engine_that_leaves_moves_its_own_programs_only() -> None:
+def test_an_engine_that_leaves_moves_its_own_programs_only_and_the_second_is_a_fixed_one_that_serves() -> None:
     roster = Roster(map(engine, range(3)))
     choice = Choice(roster, Places())
     before = homes(choice)
@@ -47,11 +44,7 @@ def test_an_engine_that_leaves_moves_its_own_programs_only() -> None:
     assert {name for name in before if before[name] != after[name]} == {
         name for name, place in before.items() if place == engine(1).place
     }
-
-
-def test_the_second_is_a_fixed_one_that_serves() -> None:
-    roster = Roster(map(engine, range(3)))
-    choice = Choice(roster, Places())
+    roster.put(engine(1))
     assert len({choice.of_program("p", None) for _ in range(5)}) == 1
     home, second = choice.of_program("p", None)
     roster.put(Engine(place=second.place, address=second.address, standing=Standing.DRAINING))
@@ -64,13 +57,13 @@ def test_a_gate_that_chooses_by_itself_leaves_draining_engines_out() -> None:
     places.chosen = True
     roster = Roster(map(engine, range(3)))
     choice = Choice(roster, places)
-    assert places.tell("mine", engine(0).place)
+    assert places.assign("mine", engine(0).place)
     roster.put(engine(0, Standing.DRAINING))
     assert choice.of_program("mine", None)[0].place == engine(0).place
     assert all(choice.of_program(f"new-{number}", None)[0].place != engine(0).place for number in range(9))
     roster.remove(engine(0).place)
     assert choice.of_program("mine", None)[0].place != engine(0).place
-    assert not places.tell("mine", engine(0).place)
+    assert not places.assign("mine", engine(0).place)
 
 
 def test_where_only_draining_engines_are_left_their_own_programs_still_go_there() -> None:
@@ -78,7 +71,7 @@ def test_where_only_draining_engines_are_left_their_own_programs_still_go_there(
     places.chosen = True
     roster = Roster([engine(0), engine(1)])
     choice = Choice(roster, places)
-    places.tell("mine", engine(0).place)
+    places.assign("mine", engine(0).place)
     for number in (0, 1):
         roster.put(engine(number, Standing.DRAINING))
     assert choice.of_program("mine", None) == (engine(0, Standing.DRAINING),)

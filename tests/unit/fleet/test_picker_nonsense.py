@@ -73,12 +73,13 @@ def test_no_message_ends_more_than_its_stream(streams: list[tuple[str, list[Any]
                 code = await asyncio.wait_for(asked.call.code(), PATIENCE_S)
                 told = await asked.call.details()
                 # On a busy machine gRPC itself calls a stream broken that was ended while it still wrote to it.
-                assert code is grpc.StatusCode.OK or (code, told) == (grpc.StatusCode.INTERNAL, "internal"), sent
+                is_broken = code is grpc.StatusCode.INTERNAL and told.lower().startswith("internal")
+                assert code is grpc.StatusCode.OK or is_broken, sent
             asked = ask()
             await asked.headers({"x-penstock-program-id": "after"})
             assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "after"
             await asked.finish()
-            it.server._desk.watched.stop()
+            it.server._picker.awaiting.stop()
             assert it.gate.health()["running_turns"] == it.gate.health()["held_turns"] == 0
 
     asyncio.run(story())

@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -14,14 +15,13 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.pickers import Asked, Mode, Picker, asking, chosen, picker, refused, until
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import ProgramEnded, ReplyRead, TurnAbandoned, TurnQueued
-from controlplane.core.types import seconds
-from controlplane.fleet import running
-from controlplane.fleet.ext_proc import PickerServer
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import ProgramEnded, ReplyRead, TurnAbandoned, TurnQueued
+from controlplane.core.model.types import seconds
+from controlplane.fleet import active_turn
 from controlplane.fleet.messages import DESTINATION, SERVICE
-from controlplane.fleet.roster import Engine, Roster, Standing
-from controlplane.gate import Continuity, Gate
+from controlplane.fleet.roster import Engine, Standing
+from controlplane.gate import Continuity
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,13 +35,26 @@ def chat(**more: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "one two"}], **more}).encode()
 
 
-async def has_passed(asked: Asked, headers: Mapping[str, str] = OWN) -> dict[str, str]:
+async def has_passed(asked: Asked) -> dict[str, str]:
     """Ask by headers, and return those that come back with the choice."""
-    await asked.headers(headers)
+    await asked.headers(OWN)
+    return await passed(asked)
+
+
+async def passed(asked: Asked) -> dict[str, str]:
+    """The headers that come with the choice, whether it had to wait or not."""
     reply = await asked.reply()
     if reply.HasField("override_message_timeout"):
         reply = await asked.reply()
     return chosen(reply)[0]
+
+
+async def reading_bodies(ask: Callable[..., Asked], headers: Mapping[str, str] = MappingProxyType({})) -> Asked:
+    """A stream whose body may come."""
+    asked: Asked = ask(request=Mode.BUFFERED)
+    await asked.headers(headers)
+    assert (await asked.reply()).WhichOneof("response") == "request_headers"
+    return asked
 
 
 async def test_a_granted_program_goes_at_once_to_its_engine_and_then_to_another() -> None:
@@ -91,27 +104,45 @@ async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
         await until(lambda: it.gate.health()["running_turns"] == 0, "it has left")
 
 
-async def test_an_identity_in_our_own_header_is_measured_by_its_body_all_the_same() -> None:
-    async with picker(A, hold_ns=seconds(20)) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({**OWN, "content-length": "100000"})
-        assert (await asked.reply()).WhichOneof("response") == "request_headers"
-        await asked.body(chat())
+@pytest.mark.parametrize(
+    ("headers", "body", "program", "size"),
+    [
+        ({**OWN, "content-length": "100000"}, chat(), "p", len("one two")),  # measured by its body all the same
+        ({"x-session-id": "s"}, chat(program_id="mine"), "mine", len("one two")),
+        ({}, chat(), "anonymous-", len("one two")),
+    ],
+)
+async def test_a_body_names_and_measures_its_turn(
+    headers: Mapping[str, str], body: bytes, program: str, size: int
+) -> None:
+    async with picker(A) as it, asking(it.port) as ask:
+        asked = await reading_bodies(ask, headers)
+        await asked.body(body)
         await until(lambda: it.of(TurnQueued), "it asks")
         queued = it.of(TurnQueued)[0]
-        assert queued.prompt_bytes == len("one two")
+        assert queued.program_id.startswith(program) and queued.prompt_bytes == size
         it.admit(queued.program_id, A.place)
-        await asked.reply()
+        assert (await passed(asked))["x-penstock-program-id"] == queued.program_id
         await asked.finish()
+        if program == "anonymous-":
+            await until(lambda: it.of(ProgramEnded), "a program of its own has ended")
 
 
-async def test_a_session_header_does_not_win_over_a_program_that_the_body_names() -> None:
-    async with picker(A, governed=False) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({"x-session-id": "s"})
-        await asked.reply()
-        await asked.body(chat(program_id="mine"))
-        assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "mine"
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [(b"[1, 2", A.address), (chat(pad="x" * 1000), "body_too_large")],
+    ids=["no object, as in the middleware", "too large"],
+)
+async def test_a_body_that_names_no_turn(body: bytes, answer: str) -> None:
+    async with picker(A, max_body_bytes=1000) as it, asking(it.port) as ask:
+        asked = await reading_bodies(ask)
+        await asked.body(body)
+        reply = await asked.reply()
+        if reply.HasField("immediate_response"):
+            status, told, _ = refused(reply)
+            assert (status, told["error"]["code"]) == (413, answer)
+        else:
+            assert reply.WhichOneof("response") == "request_body" and chosen(reply)[0][DESTINATION] == answer
 
 
 @pytest.mark.parametrize("mode", [Mode.BUFFERED, Mode.FULL_DUPLEX_STREAMED])
@@ -144,37 +175,9 @@ async def test_a_turn_is_one_however_it_is_written(mode: int, headers: dict[str,
         queued = it.of(TurnQueued)[0]
         assert (queued.program_id, queued.prompt_bytes) == ("p", len("one two"))
         it.admit("p", A.place)
-        reply = await asked.reply()
-        if reply.HasField("override_message_timeout"):
-            reply = await asked.reply()
-        assert chosen(reply)[0][DESTINATION] == A.address
+        assert (await passed(asked))[DESTINATION] == A.address
         if mode != Mode.BUFFERED:
             assert (await asked.reply()).request_body.response.body_mutation.streamed_response.body == sent
-        await asked.finish()
-
-
-@pytest.mark.parametrize("trailers", [False, True])
-async def test_in_duplex_mode_the_whole_body_comes_back_after_the_choice(trailers: bool) -> None:
-    async with picker(A, B) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.FULL_DUPLEX_STREAMED)
-        await asked.headers({})
-        body = chat(program_id="p", pad="x" * 150_000)
-        for start in range(0, len(body), 40_000):
-            await asked.body(body[start : start + 40_000], end=not trailers and start + 40_000 >= len(body))
-        if trailers:
-            await asked.send(request_trailers={})
-        await until(lambda: it.of(TurnQueued), "it asks")
-        it.admit("p", A.place)
-        assert chosen(await asked.reply())[0][DESTINATION] == f"{A.address},{B.address}"
-        back, ends = b"", []
-        while len(back) < len(body):
-            piece = (await asked.reply()).request_body.response.body_mutation.streamed_response
-            back, ends = back + piece.body, [*ends, piece.end_of_stream]
-            assert len(piece.body) < 64 * 1024
-        assert back == body
-        assert ends == [False] * (len(ends) - 1) + [not trailers]
-        if trailers:
-            assert (await asked.reply()).WhichOneof("response") == "request_trailers"
         await asked.finish()
 
 
@@ -193,30 +196,6 @@ async def test_what_is_no_turn_passes_at_once_to_any_engine(headers: Mapping[str
             await asked.finish()
         assert firsts == {A.address, B.address}
         assert it.server.counters.passed == 4 and not it.turns.told
-
-
-async def test_a_body_that_is_no_object_passes_as_in_the_middleware() -> None:
-    async with picker(A) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({})
-        await asked.reply()
-        await asked.body(b"[1, 2")
-        reply = await asked.reply()
-        assert reply.WhichOneof("response") == "request_body" and chosen(reply)[0][DESTINATION] == A.address
-
-
-async def test_only_a_subset_is_chosen_from() -> None:
-    async with picker(A, B, C, governed=False) as it, asking(it.port) as ask:
-        for hint in ([B.address], B.address):
-            asked = ask()
-            await asked.headers(
-                OWN, metadata={"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": hint}}
-            )
-            assert chosen(await asked.reply())[0][DESTINATION] == B.address
-        asked = ask()
-        await asked.headers(OWN, metadata={"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": []}})
-        status, told, _ = refused(await asked.reply())
-        assert (status, told["error"]["code"]) == (503, "no_engine")
 
 
 async def test_refusals_have_the_gates_words() -> None:
@@ -241,15 +220,6 @@ async def test_refusals_have_the_gates_words() -> None:
         assert refused(await waiting.reply())[0] == 503
 
 
-async def test_without_an_engine_turns_and_others_are_refused() -> None:
-    async with picker() as it, asking(it.port) as ask:
-        for headers in (OWN, {":method": "GET", ":path": "/v1/models"}):
-            asked = ask()
-            await asked.headers(headers)
-            status, told, headers = refused(await asked.reply())
-            assert (status, told["error"]["code"], headers["retry-after"]) == (503, "no_engine", "5")
-
-
 async def test_engines_that_were_all_lost_in_the_hold_refuse_the_turn_and_give_its_slot_back() -> None:
     async with picker(A, B) as it, asking(it.port) as ask:
         asked = ask()
@@ -264,7 +234,7 @@ async def test_engines_that_were_all_lost_in_the_hold_refuse_the_turn_and_give_i
         assert it.gate.health()["running_turns"] == 0
 
 
-async def test_a_client_that_leaves_is_out_of_the_queue() -> None:
+async def test_a_client_that_leaves_is_out_of_the_queue_and_ends_its_turn() -> None:
     async with picker(A, B) as it, asking(it.port) as ask:
         asked = ask()
         await asked.headers(OWN)
@@ -272,10 +242,7 @@ async def test_a_client_that_leaves_is_out_of_the_queue() -> None:
         asked.call.cancel()
         await until(lambda: it.of(TurnAbandoned), "it has left")
         assert it.gate.health()["held_turns"] == 0
-
-
-async def test_a_client_that_leaves_while_its_turn_runs_ends_it() -> None:
-    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        it.admit("p", A.place)
         asked = ask()
         await has_passed(asked)
         asked.call.cancel()
@@ -283,24 +250,11 @@ async def test_a_client_that_leaves_while_its_turn_runs_ends_it() -> None:
         assert it.turns.told[-1] in {("cut", "p", A.place), ("ended", "p", A.place, 0)}
 
 
-async def test_an_anonymous_turn_is_a_program_of_its_own_and_named_to_the_engine() -> None:
-    async with picker(A, governed=False) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({})
-        await asked.reply()
-        await asked.body(chat())
-        assert chosen(await asked.reply())[0]["x-penstock-program-id"].startswith("anonymous-")
-        await asked.finish()
-        await until(lambda: it.of(ProgramEnded), "it has ended")
-
-
 async def test_conversations_without_a_name_are_continued() -> None:
     async with picker(A, governed=False, more={"continuity": Continuity()}) as it, asking(it.port) as ask:
         names = []
         for words in (["one"], ["one", "two"]):
-            asked = ask(request=Mode.BUFFERED)
-            await asked.headers({})
-            await asked.reply()
+            asked = await reading_bodies(ask)
             messages = [{"role": "user", "content": each} for each in words]
             await asked.body(json.dumps({"messages": messages}).encode())
             names.append(chosen(await asked.reply())[0]["x-penstock-program-id"])
@@ -311,9 +265,7 @@ async def test_conversations_without_a_name_are_continued() -> None:
 @pytest.mark.parametrize(("status", "is_last"), [(200, True), (400, True), (503, False)])
 async def test_the_last_step_is_told_once_it_was_answered_for_good(status: int, is_last: bool) -> None:
     async with picker(A, governed=False) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({})
-        await asked.reply()
+        asked = await reading_bodies(ask)
         await asked.body(chat(job_id="j", is_last_step=True))
         await asked.reply()
         await asked.answer_headers(status)
@@ -346,18 +298,27 @@ async def test_what_another_picker_held_counts() -> None:
         assert it.server.counters.asked_again == 4
 
 
-async def test_a_turn_that_another_engine_answered_is_told_as_that_ones() -> None:
+async def shown(ask: Callable[..., Asked], turn_id: str, **answer: Any) -> Asked:
+    """A stream that observes: the turn is on its way, and is answered."""
+    watching: Asked = ask("watching")
+    await watching.headers({"x-penstock-turn-id": turn_id}, observability_mode=True)
+    await watching.answer_headers(200, observability_mode=True, **answer)
+    return watching
+
+
+@pytest.mark.parametrize("splits", [False, True])
+async def test_a_turn_that_another_engine_answered_is_told_as_that_ones(splits: bool) -> None:
     async with picker(A, B, governed=False) as it, asking(it.port) as ask:
-        asked = ask()
-        sent_to = (await has_passed(asked))[DESTINATION].split(",")
-        home, other = (A, B) if sent_to[0] == A.address else (B, A)
-        message = {
-            "attributes": {
-                "envoy.filters.http.ext_proc": {"fields": {"upstream.address": {"string_value": other.address}}}
-            }
-        }
-        await asked.answer_headers(200, **message)
-        await asked.reply()
+        asked = ask("asking" if splits else "")
+        headers = await has_passed(asked)
+        home, other = (A, B) if headers[DESTINATION].startswith(A.address) else (B, A)
+        fields = {"upstream.address": {"string_value": other.address}}
+        answer = {"attributes": {"envoy.filters.http.ext_proc": {"fields": fields}}}
+        if splits:
+            asked = await shown(ask, headers["x-penstock-turn-id"], **answer)
+        else:
+            await asked.answer_headers(200, **answer)
+            await asked.reply()
         await asked.finish()
         await until(lambda: it.turns.told[-1][0] == "ended", "it has ended")
         assert it.turns.told == [
@@ -380,9 +341,7 @@ async def test_whoever_only_asks_gets_an_end_with_its_answer_and_another_stream_
         assert own["x-penstock-hold-ms"] == "0"
         assert await asked.reply() is None and await asked.call.code() is grpc.StatusCode.OK
         assert it.gate.health()["running_turns"] == 1 and it.turns.told == [("began", "p", A.place)]
-        watching = ask("watching")
-        await watching.headers({"x-penstock-turn-id": own["x-penstock-turn-id"]}, observability_mode=True)
-        await watching.answer_headers(200, observability_mode=True)
+        watching = await shown(ask, own["x-penstock-turn-id"])
         last = {"body": b"data: 1", "end_of_stream": True}
         await watching.send(response_body=last, observability_mode=True)
         await watching.finish()
@@ -399,9 +358,7 @@ async def test_where_bytes_are_observed_an_answer_without_its_last_was_cut(whole
     async with picker(A, governed=False) as it, asking(it.port) as ask:
         asked = ask("asking")
         turn_id = (await has_passed(asked))["x-penstock-turn-id"]
-        watching = ask("watching")
-        await watching.headers({"x-penstock-turn-id": turn_id}, observability_mode=True)
-        await watching.answer_headers(200, observability_mode=True)
+        watching = await shown(ask, turn_id)
         await watching.send(response_body={"body": b"1"}, observability_mode=True)
         if whole == "trailers":
             await watching.send(response_trailers={}, observability_mode=True)
@@ -412,16 +369,13 @@ async def test_where_bytes_are_observed_an_answer_without_its_last_was_cut(whole
 
 
 async def test_a_turn_that_is_not_shown_as_its_client_left_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_COMES_WITHIN_S", 0.05)
+    monkeypatch.setattr(active_turn, "_COMES_WITHIN_S", 0.05)
     async with picker(A, governed=False) as it, asking(it.port) as ask:
         asked = ask("asking")
         turn_id = (await has_passed(asked))["x-penstock-turn-id"]
         await until(lambda: ("cut", "p", A.place) in it.turns.told, "it is over")
         assert it.gate.health()["running_turns"] == 0
-        late = ask("watching")
-        await late.headers({"x-penstock-turn-id": turn_id}, observability_mode=True)
-        await late.answer_headers(200, observability_mode=True)
-        await late.finish()
+        await (await shown(ask, turn_id)).finish()
         assert it.turns.told == [("began", "p", A.place), ("cut", "p", A.place)]
 
 
@@ -443,16 +397,6 @@ async def test_messages_that_make_no_sense_end_nothing() -> None:
             await asked.answer_headers(200, {":status": number, "x-penstock-hold-ms": number})
             assert (await asked.reply()).WhichOneof("response") == "response_headers"
         assert it.server.counters.malformed >= 2
-
-
-async def test_bodies_are_bounded() -> None:
-    async with picker(A, max_body_bytes=1000) as it, asking(it.port) as ask:
-        asked = ask(request=Mode.BUFFERED)
-        await asked.headers({})
-        await asked.reply()
-        await asked.body(chat(pad="x" * 1000))
-        status, told, _ = refused(await asked.reply())
-        assert (status, told["error"]["code"]) == (413, "body_too_large")
 
 
 async def test_who_serves_no_more_sends_what_it_holds_to_another() -> None:
@@ -494,9 +438,9 @@ async def test_with_credentials_it_speaks_tls() -> None:
 
 
 async def test_where_it_cannot_listen_it_says_so(tmp_path: Path) -> None:
-    server = PickerServer(gate=Gate(send=lambda *_: None, now_ns=time.monotonic_ns), roster=Roster(), name="p")
     with pytest.raises(ConfigError, match="cannot listen at unix:"):
-        await server.start(f"unix:{tmp_path}/no/such/folder/socket")
+        async with picker(listen=f"unix:{tmp_path}/no/such/folder/socket"):
+            pass
 
 
 async def test_an_error_of_ours_ends_one_stream_only(monkeypatch: pytest.MonkeyPatch) -> None:

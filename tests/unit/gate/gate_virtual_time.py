@@ -1,16 +1,19 @@
 """Virtual time for the gate's tests: an event loop that jumps to its next timer instead of sleeping."""
 
 import asyncio
+import functools
+import inspect
 import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from controlplane.core.events import Event
-from controlplane.core.types import seconds
+from controlplane.core.model.events import Event
+from controlplane.core.model.types import seconds
 from controlplane.gate import Gate, GateLimits, Ticket
+from controlplane.wire.heartbeat import Heartbeat
 
-T = TypeVar("T")
+Story = Callable[..., Coroutine[Any, Any, None]]
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -40,16 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now_ns / 1e9
 
 
-@dataclass(kw_only=True)
-class Beat:
-    """What the gate reads of a heartbeat."""
-
-    boot_id: str = "boot-1"
-    lease_ttl_ns: int = seconds(5)
-    limit: int = 4
-    draining: bool = False
-    command_id: int = 0
-    fence: int = 0
+Beat = functools.partial(Heartbeat, node="n", boot_id="boot-1", lease_ttl_ns=seconds(5), limit=4, window=4.0)
 
 
 @dataclass
@@ -90,19 +84,29 @@ def ticket(name: str, **more: Any) -> Ticket:
     return Ticket(turn_id=name, program_id=name.partition("/")[0], **more)
 
 
-def in_virtual_time(story: Callable[[Bench], Coroutine[Any, Any, T]], *, governed: bool = True, **limits: Any) -> T:
-    """Run ``story`` with a gate; ``governed``: a daemon was just heard."""
-    loop = VirtualLoop()
-    sent: list[Event] = []
-    urgent: list[Event] = []
+def in_virtual_time(*, governed: bool = True, **limits: Any) -> Callable[[Story], Callable[..., None]]:
+    """Make a test of a story about a gate; ``governed``: a daemon was just heard."""
 
-    def send(event: Event, now: bool) -> None:
-        sent.append(event)
-        if now:
-            urgent.append(event)
+    def decorate(story: Story) -> Callable[..., None]:
+        @functools.wraps(story)
+        def test(**parameters: Any) -> None:
+            loop = VirtualLoop()
+            sent: list[Event] = []
+            urgent: list[Event] = []
 
-    gate = Gate(send=send, now_ns=loop.now_ns, limits=GateLimits(**limits))
-    if governed:
-        gate.on_heartbeat(Beat())
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(story(Bench(loop, gate, sent, urgent)))
+            def send(event: Event, now: bool) -> None:
+                sent.append(event)
+                if now:
+                    urgent.append(event)
+
+            gate = Gate(send=send, now_ns=loop.now_ns, limits=GateLimits(**limits))
+            if governed:
+                gate.on_heartbeat(Beat())
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(story(Bench(loop, gate, sent, urgent), **parameters))
+
+        _, *own = inspect.signature(story).parameters.values()
+        test.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        return test
+
+    return decorate

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
 from controlplane.gate.asgi import ClientGone
-from controlplane.gate.bodies import Bodies, BodyRefused, Structure
+from controlplane.gate.bodies import Bodies, BodyRefused, Structure, json_object
 from controlplane.gate.limits import GateLimits
 
 MIB = 1 << 20
@@ -99,6 +99,45 @@ async def test_what_parses_quickly_passes(body: bytes) -> None:
         Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536))).receive
     )
     assert read == body
+
+
+_TEXT = '"quoted" \\ \u00e9\U0001f600 plain, [{: '  # what is cut at any of its bytes
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"role": "user", "content": _TEXT * 40}] * 2_000},
+        {"messages": [{"content": _TEXT * each} for each in (1, 3_000, 30_000)]},
+        {"prompt": list(range(200_000)), "temperature": 0.7, "seed": -1, "stop": None, "stream": True},
+        {"image": "A" * (3 * MIB), "bias": float("inf"), "seed": 1 << 70},  # what only Python takes for JSON
+        {"messages": [{"role": "user", "content": half} for half in ["A" * MIB, "\ud83d"]]},
+        ["A" * (2 * MIB)],
+    ],
+)
+@pytest.mark.parametrize("escaped", [True, False])
+async def test_a_large_body_is_parsed_in_parts_as_it_is_as_a_whole(value: Any, escaped: bool) -> None:
+    body = json.dumps(value, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    assert await json_object(body) == (value if isinstance(value, dict) else None)
+    assert await json_object(body[:-1]) is None
+    assert await json_object(body + b"]") is None
+
+
+@pytest.mark.asyncio
+async def test_others_run_while_a_large_body_is_parsed() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": _TEXT * 40}] * 10_000}).encode()
+    parsing, turns = asyncio.ensure_future(json_object(body)), 0
+    while not parsing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > len(body) / (1 << 18)
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_is_too_deep_is_no_object() -> None:
+    deep = b"[" * 90_000 + b'"' + b"A" * MIB + b'"' + b"]" * 90_000
+    assert await json_object(b'{"messages": ' + deep + b"}") is None
 
 
 @pytest.mark.asyncio

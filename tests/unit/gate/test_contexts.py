@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controlplane.core.prompt_size import PromptSize
+from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.gate.contexts import Contexts
 from controlplane.gate.identity import identify
 from controlplane.gate.sizing import measure

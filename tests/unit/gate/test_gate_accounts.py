@@ -4,11 +4,11 @@ import hashlib
 import json
 
 import pytest
-from test_gate_middleware import CHAT, Bench, run, settle
+from test_gate_middleware import CHAT, Bench, settle
 
-from controlplane.core.commands import Admit, Adopt, Refuse
-from controlplane.core.events import TurnAbandoned, TurnQueued
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Admit, Adopt, Refuse
+from controlplane.core.model.events import TurnAbandoned, TurnQueued
+from controlplane.core.model.types import seconds
 from controlplane.gate.identity import BadIdentity, identify
 from controlplane.gate.tenants import Tenants
 
@@ -66,87 +66,69 @@ def test_two_keys_that_use_one_id_are_two_programs_and_no_claim_joins_them() -> 
 
 @pytest.mark.asyncio
 async def test_what_is_vouched_for_is_told_with_the_turn() -> None:
-    async def story(bench: Bench) -> None:
-        told = {"authorization": "Bearer sk", "x_penstock_budget_turns": "7", "x_penstock_budget_kv_token_s": "9"}
-        exchange = bench.request(CHAT, **told)
-        await settle()
-        (queued,) = [event for event in bench.events if isinstance(event, TurnQueued)]
-        assert (queued.account, queued.budget_turns, queued.budget_kv_token_s) == (digest("sk"), 7, 9)
-        bench.gate.on_command(Admit(program_id="p"))
-        await exchange.task
-
-    await run(story)
+    bench = Bench()
+    told = {"authorization": "Bearer sk", "x_penstock_budget_turns": "7", "x_penstock_budget_kv_token_s": "9"}
+    exchange = await bench.held(**told)
+    (queued,) = bench.of(TurnQueued)
+    assert (queued.account, queued.budget_turns, queued.budget_kv_token_s) == (digest("sk"), 7, 9)
+    bench.gate.on_command(Admit(program_id="p"))
+    await exchange.task
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_spent_run_gets_a_429_with_the_reason_held_or_later_and_need_not_try_again(path: str) -> None:
-    async def story(bench: Bench) -> None:
-        held = bench.request(CHAT, path=path)
-        await settle()
-        bench.gate.on_command(Refuse(program_id="p", reason="its run has spent its budget of 2 turns"))
-        await held.task
-        later = bench.request(CHAT, path=path)
-        await later.task
-        for exchange in (held, later):
-            error = json.loads(exchange.body)["error"]
-            assert (exchange.status, error["code"]) == (429, "budget_spent")
-            assert error["message"] == "its run has spent its budget of 2 turns"
-            assert exchange.headers["x-should-retry"] == "false"
-            assert "retry-after" not in exchange.headers
-        assert [event.reason for event in bench.events if isinstance(event, TurnAbandoned)] == [error["message"]]
-        assert bench.gate.counters.refused_budget == 2
-        assert len([event for event in bench.events if isinstance(event, TurnQueued)]) == 1
-
-    await run(story)
+    bench = Bench()
+    held = await bench.held(path=path)
+    bench.gate.on_command(Refuse(program_id="p", reason="its run has spent its budget of 2 turns"))
+    await held.task
+    later = await bench.answered(path=path)
+    for exchange in (held, later):
+        error = json.loads(exchange.body)["error"]
+        assert (exchange.status, error["code"]) == (429, "budget_spent")
+        assert error["message"] == "its run has spent its budget of 2 turns"
+        assert exchange.headers["x-should-retry"] == "false"
+        assert "retry-after" not in exchange.headers
+    assert [event.reason for event in bench.of(TurnAbandoned)] == [error["message"]]
+    assert bench.gate.counters.refused_budget == 2
+    assert len(bench.of(TurnQueued)) == 1
 
 
 @pytest.mark.asyncio
 async def test_a_tenant_whose_window_is_spent_hears_when_it_ends() -> None:
-    async def story(bench: Bench) -> None:
-        held = bench.request(CHAT)
-        await settle()
-        bench.gate.on_command(Refuse(program_id="p", ttl_ns=seconds(90.5), reason="spent"))
-        await held.task
-        assert (held.status, held.headers["retry-after"]) == (429, "91")
-        assert "x-should-retry" not in held.headers
-        bench.gate.on_command(Admit(program_id="p"))
-        again = bench.request(CHAT)
-        await again.task
-        assert again.status == 200
-
-    await run(story)
+    bench = Bench()
+    held = await bench.held()
+    bench.gate.on_command(Refuse(program_id="p", ttl_ns=seconds(90.5), reason="spent"))
+    await held.task
+    assert (held.status, held.headers["retry-after"]) == (429, "91")
+    assert "x-should-retry" not in held.headers
+    bench.gate.on_command(Admit(program_id="p"))
+    again = await bench.answered()
+    assert again.status == 200
 
 
 @pytest.mark.asyncio
 async def test_children_are_refused_with_their_root_and_a_running_turn_goes_on() -> None:
-    async def story(bench: Bench) -> None:
-        bench.gate.on_command(Admit(program_id="p"))
-        bench.app.wait_for_disconnect = True
-        running = bench.request(CHAT)
-        await settle()
-        bench.gate.on_command(Adopt(program_id="child", parent_id="p"))
-        bench.gate.on_command(Refuse(program_id="child", reason="spent"))
-        child = bench.request({**CHAT, "program_id": "child"})
-        await child.task
-        root = bench.request(CHAT)
-        await root.task
-        assert (child.status, root.status) == (429, 429)
-        assert not running.task.done()
-        running.leave()
-        await running.task
-        assert running.status == 200
-
-    await run(story)
+    bench = Bench()
+    bench.gate.on_command(Admit(program_id="p"))
+    bench.app.wait_for_disconnect = True
+    running = bench.request()
+    await settle()
+    bench.gate.on_command(Adopt(program_id="child", parent_id="p"))
+    bench.gate.on_command(Refuse(program_id="child", reason="spent"))
+    child = await bench.answered({**CHAT, "program_id": "child"})
+    root = await bench.answered()
+    assert (child.status, root.status) == (429, 429)
+    assert not running.task.done()
+    running.leave()
+    await running.task
+    assert running.status == 200
 
 
 @pytest.mark.asyncio
 async def test_a_refusal_is_of_one_program_only() -> None:
-    async def story(bench: Bench) -> None:
-        assert bench.gate.on_command(Refuse(program_id="stranger", reason="spent"))
-        bench.gate.on_command(Admit(program_id="p"))
-        exchange = bench.request(CHAT)
-        await exchange.task
-        assert exchange.status == 200
-
-    await run(story)
+    bench = Bench()
+    assert bench.gate.on_command(Refuse(program_id="stranger", reason="spent"))
+    bench.gate.on_command(Admit(program_id="p"))
+    exchange = await bench.answered()
+    assert exchange.status == 200

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.gate.identity import BadIdentity, identify
-from controlplane.gate.sizing import prompt_size
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -106,32 +105,6 @@ def test_whatever_others_send_names_a_program_that_can_be_written_down(body: dic
 )
 def test_the_clients_trace_travels_along_if_it_is_one(sent: str, kept: bool) -> None:
     assert identify([(b"Traceparent", sent.encode())], {}).trace == (sent if kept else "")
-
-
-def test_the_size_of_a_prompt_is_its_text_in_utf8() -> None:
-    messages = [{"role": "user", "content": "häh"}, {"role": "user", "content": [{"type": "text", "text": "abc"}]}]
-    assert prompt_size({"messages": messages, "model": "ignored"}) == (4 + 3, 0)
-    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}
-    assert prompt_size({"messages": [image]}) == (0, 0)
-    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-    anthropic = {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "ab"}]}
-    assert prompt_size({"messages": [anthropic], "system": "abc"}) == (2 + 3, 0)
-    responses = {
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "ab"}]}],
-        "instructions": "abc",
-    }
-    assert prompt_size(responses) == (2 + 3, 0)
-    assert prompt_size({"input": "häh"}) == (4, 0)
-    assert prompt_size({"input_ids": [1, 2, 3]}) == (0, 3)
-    assert prompt_size({"prompt": ["ab", "c"]}) == (3, 0)
-
-
-@_patient
-@given(_JSON)
-def test_any_body_has_a_size(value: Any) -> None:
-    size_bytes, tokens = prompt_size({"messages": value})
-    assert size_bytes >= 0
-    assert tokens >= 0
 
 
 def test_ids_are_compared_as_they_are_written() -> None:

@@ -6,11 +6,11 @@ import threading
 import pytest
 from gate_virtual_time import Beat
 
-from controlplane.core.commands import Admit, Command
-from controlplane.gate.authority import HeartbeatLike
+from controlplane.core.model.commands import Admit, Command
 from controlplane.gate.inbox import Inbox
+from controlplane.wire.heartbeat import Heartbeat
 
-Item = Command | HeartbeatLike
+Item = Command | Heartbeat
 
 
 @pytest.mark.asyncio

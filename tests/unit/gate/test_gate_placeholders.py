@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.gate.identity import _BORROWED_FIELDS, _BORROWED_HEADERS, _OWN_FIELDS, PROGRAM_HEADER, identify
+from controlplane.gate.identity import _FOREIGN_FIELDS, _FOREIGN_HEADERS, _NATIVE_FIELDS, PROGRAM_HEADER, identify
 from controlplane.gate.placeholders import is_placeholder
 from controlplane.gate.tenants import Tenants
 
@@ -46,8 +46,8 @@ def sent(where: str, value: str) -> tuple[list[tuple[bytes, bytes]], dict[str, A
     return [], body
 
 
-OWN = (f"header {PROGRAM_HEADER}", *(f"body {path}" for path in _OWN_FIELDS))
-BORROWED = (*(f"header {name}" for name in _BORROWED_HEADERS), *(f"body {path}" for path in _BORROWED_FIELDS))
+OWN = (f"header {PROGRAM_HEADER}", *(f"body {path}" for path in _NATIVE_FIELDS))
+BORROWED = (*(f"header {name}" for name in _FOREIGN_HEADERS), *(f"body {path}" for path in _FOREIGN_FIELDS))
 
 
 @pytest.mark.parametrize("where", [*OWN, *BORROWED, "body metadata.user_id"])

@@ -3,8 +3,7 @@
 import pytest
 from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 
-from controlplane.core.commands import Admit, Place
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Admit, Place
 from controlplane.gate import GateLink
 from controlplane.gate import places as module
 from controlplane.gate.places import Places
@@ -22,20 +21,20 @@ def behind() -> Places:
 def test_a_program_goes_where_the_daemon_said_last() -> None:
     places = behind()
     for place in (RANKS[1], RANKS[0], RANKS[1]):
-        assert places.tell("p", place)
+        assert places.assign("p", place)
         assert places.of("p") == place
     assert places.programs() == {RANKS[0]: 0, RANKS[1]: 1}
 
 
 def test_an_engine_that_is_not_behind_this_gate_is_not_meant() -> None:
     places = behind()
-    assert not places.tell("p", "node/engine-2-dp1")
+    assert not places.assign("p", "node/engine-2-dp1")
     assert places.programs() == dict.fromkeys(RANKS, 0)
 
 
 def test_of_whom_nothing_was_said_the_gate_chooses_where_fewest_are_and_stays_with_that() -> None:
     places = behind()
-    places.tell("told", RANKS[0])
+    places.assign("told", RANKS[0])
     assert places.of("first") == RANKS[1]
     for _ in range(2):
         assert [places.of(name) for name in ("second", "third", "first")] == [RANKS[0], RANKS[1], RANKS[1]]
@@ -57,44 +56,28 @@ def test_the_longest_unused_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("a", "b", "a", "c"):
         places.of(name)
     assert sum(places.programs().values()) == 2
-    places.tell("b", RANKS[1])
+    places.assign("b", RANKS[1])
     assert places.of("b") == RANKS[1]
 
 
-def test_without_a_daemon_the_server_chooses_as_without_the_plugin() -> None:
-    async def story(bench: Bench) -> None:
-        link = GateLink(bench.gate, send=lambda event, urgent: None, publisher=lambda: "node/gate-1/x")
-        bench.gate.places.behind(RANKS)
-        assert bench.gate.places.of("p") == ""
-        link.receive(Beat(), bench.loop.now_ns())
-        assert bench.gate.places.of("p") == RANKS[0]
-        link.receive(Place(command_id=1, program_id="p", replica=RANKS[1]), bench.loop.now_ns())
-        assert bench.gate.places.of("p") == RANKS[1]
-
-    in_virtual_time(story, governed=False)
+@in_virtual_time(governed=False)
+async def test_without_a_daemon_the_server_chooses_as_without_the_plugin(bench: Bench) -> None:
+    link = GateLink(bench.gate, send=lambda event, urgent: None, publisher=lambda: "node/gate-1/x")
+    bench.gate.places.behind(RANKS)
+    assert bench.gate.places.of("p") == ""
+    link.receive(Beat(), bench.loop.now_ns())
+    assert bench.gate.places.of("p") == RANKS[0]
+    link.receive(Place(command_id=1, program_id="p", replica=RANKS[1]), bench.loop.now_ns())
+    assert bench.gate.places.of("p") == RANKS[1]
 
 
-def test_a_program_stays_where_it_is_while_the_daemon_is_lost() -> None:
-    async def story(bench: Bench) -> None:
-        bench.gate.places.behind(RANKS)
-        bench.gate.places.chosen = True
-        assert bench.gate.places.tell("p", RANKS[1])
-        bench.loop._jumping.now_ns += seconds(60)
-        assert bench.gate.health()["mode"] == "opening"
-        assert bench.gate.places.of("p") == RANKS[1]
-
-    in_virtual_time(story)
-
-
-def test_a_turn_without_an_identity_takes_no_place_when_it_is_over() -> None:
-    async def story(bench: Bench) -> None:
-        bench.gate.places.behind(RANKS)
-        bench.gate.places.chosen = True
-        bench.gate.on_command(Admit(program_id="p"))
-        turn = ticket("p/1", anonymous=True)
-        assert bench.gate.try_enter(turn) is not None
-        assert bench.gate.places.of("p") == RANKS[0]
-        bench.gate.leave(turn)
-        assert bench.gate.places.programs() == dict.fromkeys(RANKS, 0)
-
-    in_virtual_time(story)
+@in_virtual_time()
+async def test_a_turn_without_an_identity_takes_no_place_when_it_is_over(bench: Bench) -> None:
+    bench.gate.places.behind(RANKS)
+    bench.gate.places.chosen = True
+    bench.gate.on_command(Admit(program_id="p"))
+    turn = ticket("p/1", anonymous=True)
+    assert bench.gate.try_enter(turn) is not None
+    assert bench.gate.places.of("p") == RANKS[0]
+    bench.gate.leave(turn)
+    assert bench.gate.places.programs() == dict.fromkeys(RANKS, 0)

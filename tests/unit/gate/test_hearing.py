@@ -2,11 +2,11 @@
 
 from gate_virtual_time import Beat
 
-from controlplane.core.commands import Admit, Pause, StateRequest
-from controlplane.core.events import Event, PublisherState
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Admit, Pause, StateRequest
+from controlplane.core.model.events import Event, PublisherState
+from controlplane.core.model.types import seconds
 from controlplane.gate import Gate
-from controlplane.gate.hearing import Hearing
+from controlplane.gate.command_sequencer import CommandSequencer
 from controlplane.gate.link import GateLink
 
 
@@ -95,6 +95,6 @@ def test_whoever_is_there_is_believed_once_the_lease_has_ended() -> None:
 
 
 def test_commands_that_nobody_counts_are_obeyed() -> None:
-    hearing = Hearing()
+    hearing = CommandSequencer()
     assert hearing.is_next(0)
     assert hearing.is_next(0)

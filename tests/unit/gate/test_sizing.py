@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.prompt_size import MEDIA
-from controlplane.gate.sizing import measure, prompt_size
+from controlplane.core.estimators.prompt_size import MEDIA
+from controlplane.gate.sizing import measure
 
 
 def png(width: int, height: int) -> bytes:
@@ -169,8 +169,9 @@ def test_each_form_counts_as_what_it_is(
 
 
 def test_token_ids_are_tokens() -> None:
-    assert prompt_size({"input_ids": [1, 2, 3]}) == (0, 3)
-    assert prompt_size({"input_ids": [[1, 2, 3], [4, 5]]}) == (0, 5)
+    for ids, tokens in (([1, 2, 3], 3), ([[1, 2, 3], [4, 5]], 5)):
+        prompt = measure({"input_ids": ids})
+        assert (prompt.text_bytes, prompt.tokens) == (0, tokens)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: (

@@ -12,7 +12,7 @@ from replay_runs import program, run
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
-from controlplane.core.errors import ConfigError, ControlPlaneError
+from controlplane.core.model.errors import ConfigError, ControlPlaneError
 from controlplane.lab.compare.terminal import _without_secrets
 from controlplane.lab.load.options import header_of
 from controlplane.lab.load.sse import ReplyBroken, ReplyStream

@@ -66,11 +66,6 @@ def test_compaction_starts_a_fresh_history_after_the_system_message() -> None:
     assert len(after) == 2
 
 
-def test_the_shared_prefix_is_clipped_to_a_short_first_prompt() -> None:
-    conversation = Conversation(seed="s", shared_prefix_tokens=2000)
-    assert words(conversation.prompt(turn(10, 1))) == 10
-
-
 def test_an_engines_own_count_corrects_ours() -> None:
     conversation = Conversation(seed="s", shared_prefix_tokens=10)
     conversation.prompt(turn(100, 10))
@@ -78,8 +73,3 @@ def test_an_engines_own_count_corrects_ours() -> None:
     grown = conversation.prompt(turn(200, 10))
     tool_message = msgspec.json.decode(grown[-1])
     assert len(tool_message["content"].split()) == 60
-
-
-def test_the_same_seed_gives_the_same_words() -> None:
-    one, two = (Conversation(seed="s", shared_prefix_tokens=2000).prompt(turn(5000, 1)) for _ in range(2))
-    assert one == two

@@ -1,13 +1,22 @@
 """What a replay tells of its programs beside their id."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from endpoint_double import EndpointDouble
 from replay_runs import Recorder, program, run
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import Event, ProgramArrived, ProgramEnded, ReplyRead, ToolEnded
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import (
+    Event,
+    ProgramArrived,
+    ProgramEnded,
+    ReplyRead,
+    ToolEnded,
+    ToolEnqueued,
+    ToolStarted,
+)
 from controlplane.emit.stats import EmitterStats
 from controlplane.lab.experiment import Workload
 from controlplane.lab.load import replay
@@ -15,7 +24,7 @@ from controlplane.lab.load.options import Observation, ReplayOptions
 from controlplane.lab.load.tools import ToolOptions
 from controlplane.lab.workload.arrivals import Closed
 from controlplane.lab.workload.run import RunResult
-from controlplane.lab.workload.telemetry import Telemetry, told
+from controlplane.lab.workload.telemetry import Telemetry, reported
 from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
 
 BUS = "nats://127.0.0.1:9"
@@ -58,41 +67,30 @@ async def told_by(
     return await run(endpoint, *(programs or PROGRAMS), telemetry=Telemetry(telemetry), **{"nats": BUS, **more})
 
 
-def kinds(events: list[Event]) -> set[str]:
-    return {type(event).__name__ for event in events}
-
-
 @pytest.mark.asyncio
-async def test_without_telemetry_nobody_speaks_on_the_bus_and_the_daemon_is_watched_all_the_same(
+async def test_without_telemetry_nobody_speaks_the_daemon_is_watched_and_a_tool_takes_its_slot(
     emitters: list[EmitterDouble],
 ) -> None:
     seen = Observation(pressure=replay.Pressure(), window=3.0, limit=3)
-    result, recorder = await told_by("none", observe=lambda: seen)
+    result, recorder = await told_by("none", observe=lambda: seen, arrival=Closed(6), tools=ToolOptions(slots=1))
     assert emitters == []
     assert result.summary.programs_ended == 6
     assert result.facts["telemetry"] == "none"
     assert recorder.seen[-1].limit == 3
     assert recorder.notes == []
+    assert result.summary.tool_wait_mean_s > 0
 
 
 @pytest.mark.asyncio
-async def test_full_telemetry_tells_runs_and_tools(emitters: list[EmitterDouble]) -> None:
-    result, _ = await told_by("full")
-    (emitter,) = emitters
-    assert kinds(emitter.events) == {"ProgramArrived", "ToolEnqueued", "ToolStarted", "ToolEnded", "ProgramEnded"}
-    assert result.facts["telemetry"] == "full"
-
-
-@pytest.mark.asyncio
-async def test_half_of_the_programs_tell_all_and_the_same_ones_each_time(emitters: list[EmitterDouble]) -> None:
-    results = [(await told_by("half", run_id=name, label="h"))[0] for name in ("one", "other")]
-    telling = {n for n, asked in enumerate(PROGRAMS) if told(Telemetry.HALF, asked.program_id).run}
-    assert 0 < len(telling) < len(PROGRAMS)
-    for name, emitter in zip(("one", "other"), emitters, strict=True):
-        names = {f"h-{name}-{n:05d}" for n in telling}
-        for kind in (ProgramArrived, ProgramEnded, ToolEnded):
-            assert {event.program_id for event in emitter.events if type(event) is kind} == names
-    assert [result.facts["telemetry"] for result in results] == ["half", "half"]
+@pytest.mark.parametrize("telemetry", [Telemetry.FULL, Telemetry.HALF])
+async def test_who_tells_tells_all_of_its_runs_and_tools(
+    telemetry: Telemetry, emitters: list[EmitterDouble]
+) -> None:
+    result, _ = await told_by(telemetry, run_id="one", label="h")
+    telling = {f"h-one-{n:05d}" for n, asked in enumerate(PROGRAMS) if reported(telemetry, asked.program_id).run}
+    for kind in (ProgramArrived, ToolEnqueued, ToolStarted, ToolEnded, ProgramEnded):
+        assert {event.program_id for event in emitters[0].events if type(event) is kind} == telling
+    assert result.facts["telemetry"] == telemetry
 
 
 @pytest.mark.asyncio
@@ -120,13 +118,6 @@ async def test_replies_without_a_gate_cannot_be_told_of_and_that_is_said(emitter
     assert any(note.startswith("12 replies came through no gate") for note in recorder.notes)
 
 
-@pytest.mark.asyncio
-async def test_without_a_bus_nothing_is_told_whatever_was_asked(emitters: list[EmitterDouble]) -> None:
-    result, _ = await told_by("full", nats=None)
-    assert emitters == []
-    assert result.facts["telemetry"] == "none"
-
-
 def test_replies_of_programs_without_a_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="telemetry: no gate reads"):
         ReplayOptions(
@@ -138,7 +129,40 @@ def test_replies_of_programs_without_a_name_are_refused() -> None:
         )
 
 
+def tree() -> list[ProgramTrace]:
+    """A program that sends two sub-agents, and one alone."""
+    root = program("root", (50, 2), (90, 2), tool="Task", tool_ms=0.0)
+    child = program("child", (40, 2), (60, 2), tool_ms=1.0)
+    children = [
+        replace(child, program_id=f"c{n}", parent_id="root", spawn_turn=0, family_tokens=20) for n in range(2)
+    ]
+    return [root, *children, program("alone", (30, 2))]
+
+
 @pytest.mark.asyncio
-async def test_a_tool_that_is_not_told_takes_its_slot_all_the_same(emitters: list[EmitterDouble]) -> None:
-    result, _ = await told_by("none", arrival=Closed(6), tools=ToolOptions(slots=1))
-    assert result.summary.tool_wait_mean_s > 0
+async def test_a_parents_next_turn_waits_for_all_of_its_sub_agents(emitters: list[EmitterDouble]) -> None:
+    result, recorder = await told_by("full", *tree(), arrival=Closed(1), shared_prefix=10)
+    children = [each for each in result.programs if each.parent_id]
+    (root,) = [each for each in result.programs if each.turns == 2 and not each.parent_id]
+    (last,) = [each for each in result.turns if each.program_id == root.program_id and each.index == 1]
+    assert last.queued_ns >= max(each.ended_ns for each in children)
+    assert {each.parent_id for each in children} == {root.program_id}
+    assert (len(children), result.summary.programs_ended, recorder.seen[-1].programs_ended) == (2, 2, 2)
+    events = emitters[0].events
+    arrived = {each.program_id: each.parent_id for each in events if isinstance(each, ProgramArrived)}
+    assert [arrived[each.program_id] for each in children] == [root.program_id] * 2
+    calls = [type(each) for each in events if "Tool" in type(each).__name__ and each.program_id == root.program_id]
+    assert calls == [ToolEnqueued, ToolStarted, ToolEnded]
+
+
+@pytest.mark.asyncio
+async def test_siblings_have_the_beginning_of_their_system_message_in_common() -> None:
+    endpoint = EndpointDouble()
+    await run(endpoint, *tree(), arrival=Closed(1), shared_prefix=10)
+    systems = {}
+    for body, headers in zip(endpoint.requests, endpoint.headers, strict=True):
+        systems.setdefault(headers["x-litellm-session-id"], body["messages"][0]["content"].split())
+    by_length = sorted(systems.values(), key=len)
+    assert [len(words) for words in by_length] == [10, 10, 30, 30]
+    assert by_length[2] == by_length[3]
+    assert by_length[2][:10] == by_length[0]

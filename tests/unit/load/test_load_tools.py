@@ -2,23 +2,22 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import Event, ToolEnded, ToolEnqueued, ToolStarted
-from controlplane.lab.load.burn import CpuBurner, burn_cpu
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import ToolEnded, ToolEnqueued, ToolStarted
+from controlplane.lab.load.burn import CpuBurner
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.tools import CpuStorm, ToolOptions, ToolRunner
 
 MS = 1_000_000
 
 
-async def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float = 1.0) -> list[Event]:
-    events: list[Event] = []
-
+async def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float = 1.0) -> list[Any]:
+    events: list[Any] = []
     runner = ToolRunner(options, clock=TraceClock(time_scale), send=events.append)
     await runner.start()
     await asyncio.gather(*(runner.run("p", f"c{n}", "bash", duration) for n, duration in enumerate(durations_ns)))
@@ -28,20 +27,11 @@ async def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float 
 
 
 @pytest.mark.asyncio
-async def test_a_tool_is_enqueued_started_and_ended() -> None:
-    enqueued, started, ended = await run_tools(ToolOptions(), 20 * MS)
-    assert isinstance(enqueued, ToolEnqueued)
-    assert isinstance(started, ToolStarted)
-    assert isinstance(ended, ToolEnded)
+async def test_a_tool_is_enqueued_started_and_ended_in_trace_time() -> None:
+    enqueued, started, ended = await run_tools(ToolOptions(), 5_000 * MS, time_scale=100)
+    assert [type(event) for event in (enqueued, started, ended)] == [ToolEnqueued, ToolStarted, ToolEnded]
     assert ended.ok
     assert ended.call_id == "c0"
-    assert 20 * MS <= ended.duration_ns < 1000 * MS
-
-
-@pytest.mark.asyncio
-async def test_durations_are_trace_time() -> None:
-    ended = (await run_tools(ToolOptions(), 5_000 * MS, time_scale=100))[-1]
-    assert isinstance(ended, ToolEnded)
     assert ended.duration_ns >= 5_000 * MS
 
 
@@ -58,7 +48,7 @@ async def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
 
 @pytest.mark.asyncio
 async def test_open_tools_say_what_waits_and_what_runs() -> None:
-    runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock())
+    runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock(), send=lambda event: None)
     tasks = [asyncio.create_task(runner.run("p", f"c{n}", "bash", 10_000 * MS)) for n in range(2)]
     await asyncio.sleep(0)
     assert [(tool.call_id, tool.started) for tool in runner.open_tools()] == [("c0", True), ("c1", False)]
@@ -68,12 +58,6 @@ async def test_open_tools_say_what_waits_and_what_runs() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert runner.open_tools() == ()
     assert (runner.running, runner.waiting) == (0, 0)
-
-
-def test_burning_uses_this_much_cpu() -> None:
-    before_ns = time.thread_time_ns()
-    used_ns = burn_cpu(20 * MS)
-    assert 20 * MS <= used_ns <= time.thread_time_ns() - before_ns
 
 
 def cpu_time_of_children_ns(burner: CpuBurner) -> int:
@@ -87,7 +71,7 @@ def cpu_time_of_children_ns(burner: CpuBurner) -> int:
 @pytest.mark.asyncio
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None:
-    runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock())
+    runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock(), send=lambda event: None)
     await runner.start()
     assert runner._burner is not None
     before_ns = cpu_time_of_children_ns(runner._burner)
@@ -101,31 +85,22 @@ async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None
 
 
 @pytest.mark.asyncio
-async def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
-    options = ToolOptions(cpu_ratio=1.0, cpu_workers=1)
-    alone = (await run_tools(options, 60 * MS))[-1]
-    together = (await run_tools(options, *[60 * MS] * 3))[-1]
-    assert isinstance(alone, ToolEnded)
-    assert isinstance(together, ToolEnded)
-    assert together.duration_ns >= 160 * MS
+@pytest.mark.parametrize(("tools", "storm"), [(3, None), (1, CpuStorm(start_s=0, end_s=60, factor=3))])
+async def test_tools_take_longer_when_they_contend_for_a_cpu_or_a_storm_does(
+    tools: int, storm: CpuStorm | None
+) -> None:
+    options = ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=storm)
+    assert (await run_tools(options, *[40 * MS] * tools))[-1].duration_ns >= 110 * MS
 
 
-@pytest.mark.asyncio
-async def test_a_storm_multiplies_the_cpu_while_it_lasts() -> None:
+def test_a_storm_has_a_beginning_and_an_end() -> None:
     storm = CpuStorm(start_s=10, end_s=20, factor=4)
     assert [storm.factor_at(t * 1_000_000_000) for t in (9, 10, 19, 20)] == [1, 4, 4, 1]
-    ended = (
-        await run_tools(
-            ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=CpuStorm(start_s=0, end_s=60, factor=4)), 30 * MS
-        )
-    )[-1]
-    assert isinstance(ended, ToolEnded)
-    assert ended.duration_ns >= 120 * MS
 
 
 @pytest.mark.asyncio
 async def test_dead_workers_do_not_fail_the_tool() -> None:
-    runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock())
+    runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock(), send=lambda event: None)
     await runner.start()
     assert runner._burner is not None
     for process in runner._burner._pool._processes.values():

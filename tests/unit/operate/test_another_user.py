@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.sim.profile import load_profile
 from controlplane.operate.client import connect
+from controlplane.transport.endpoint import read_endpoint
 from controlplane.wire.decisions import read_decisions
-from controlplane.wire.endpoint import read_endpoint
 
 NOBODY = 65534
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from controlplane.daemon.status.engines import EngineRow
 from controlplane.operate.tables import has_engines
 from controlplane.operate.top import History, screen
-from controlplane.shell.engines import EngineRow
 from controlplane.wire.control import METHODS, Fields
 
 
@@ -28,25 +28,11 @@ def status(**pressure: Any) -> Fields:
 
 
 def program(name: str, phase: str, **more: Any) -> Fields:
-    values: dict[str, Any] = {
-        "program_id": name,
-        "status": "active",
-        "phase": phase,
-        "tool": "",
-        "queue_position": 0,
-        "turns": 3,
-        "context_tokens": 12_000,
-        "kv_tier": "hbm",
-        "idle_ns": 0,
-        "hold_ns": 0,
-        "retained_ns": 0,
-        "idleness_ratio": 0.25,
-        "held_by_operator": False,
-        "replica": "",
-        "moves": 0,
-        "waits_for": "",
-    }
-    return Fields(**{**values, **more})
+    row = {"program_id": name, "status": "active", "phase": phase, "turns": 3, "kv_tier": "hbm"}
+    texts = dict.fromkeys(("tool", "replica", "waits_for"), "")
+    numbers = dict.fromkeys(("queue_position", "idle_ns", "hold_ns", "retained_ns", "moves"), 0)
+    more = {"context_tokens": 12_000, "idleness_ratio": 0.25, "held_by_operator": False, **more}
+    return Fields(**{**row, **texts, **numbers, **more})
 
 
 def drawn(
@@ -96,16 +82,6 @@ def test_window_pressures_and_programs_are_there() -> None:
     assert "waiting #1" in text
     assert "1m01s" in text
     assert "pytest" in text
-
-
-def test_what_advice_tries_and_has_changed_is_told_beside_the_reason() -> None:
-    seen = status()
-    seen.advise.phase, seen.advise.trying = "tries", "admission.window = 8"
-    assert "grew: slack; advice tries admission.window = 8" in "\n".join(drawn(seen, []))
-    seen.advise.phase, seen.advise.trying = "listens", ""
-    assert "grew: slack " in "\n".join(drawn(seen, []))
-    seen.advise.in_force.append("admission.window = 8")
-    assert "grew: slack; by advice admission.window = 8" in "\n".join(drawn(seen, []))
 
 
 def engine(place: str, **more: Any) -> Fields:

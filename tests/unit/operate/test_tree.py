@@ -6,49 +6,16 @@ from itertools import pairwise
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from support.decisions import decided, ran
 
-from controlplane.operate.tree import Stretch, critical_path, lines, tree, whose
-from controlplane.wire.decisions import Account, DecisionRecord, Numbers, Record, RunRecord
+from controlplane.operate.tree import PathSegment, critical_path, lines, tree, whose
+from controlplane.wire.decisions import Account, Record
 
 S = 10**9
 
 
-def run(name: str, parent: str, began_s: float, ended_s: float, turns: int = 3) -> RunRecord:
-    return RunRecord(
-        at="",
-        program_id=name,
-        parent_id=parent,
-        began_ns=round(began_s * S),
-        ended_ns=round(ended_s * S),
-        turns=turns,
-    )
-
-
-NUMBERS = Numbers(
-    limit=1,
-    window=1.0,
-    active=1,
-    waiting=0,
-    kv_use_ratio=0.0,
-    cpu_use_ratio=0.0,
-    tools_active=0,
-    tool_slowdown_ratio=1.0,
-)
-
-
-def admitted(name: str, at_s: float, waited_s: float) -> DecisionRecord:
-    return DecisionRecord(
-        at="",
-        now_ns=round(at_s * S),
-        number=1,
-        program_id=name,
-        kind="admit",
-        reason="",
-        rule="",
-        values={},
-        numbers=NUMBERS,
-        waited_ns=round(waited_s * S),
-    )
+def admitted(name: str, at_s: float, waited_s: float) -> Record:
+    return decided(name, now_ns=round(at_s * S), waited_ns=round(waited_s * S))
 
 
 def path(records: Sequence[Record], name: str = "root") -> list[tuple[str, float, float]]:
@@ -58,11 +25,11 @@ def path(records: Sequence[Record], name: str = "root") -> list[tuple[str, float
 
 
 FORK_JOIN = (
-    run("root", "", 0, 100),
-    run("quick", "root", 10, 20),
-    run("slow", "root", 10, 50),
-    run("below", "slow", 20, 45),
-    run("later", "root", 60, 90),
+    ran("root", "", 0, 100),
+    ran("quick", "root", 10, 20),
+    ran("slow", "root", 10, 50),
+    ran("below", "slow", 20, 45),
+    ran("later", "root", 60, 90),
 )
 
 
@@ -82,12 +49,14 @@ def test_the_last_sub_agent_to_end_of_each_call_is_what_the_parent_waited_for() 
 def test_a_program_without_sub_agents_or_whose_end_is_not_known_has_no_tree() -> None:
     assert tree(FORK_JOIN, "quick") is None
     assert tree(FORK_JOIN[1:], "root") is None
+    assert whose(FORK_JOIN, "below") == "a sub-agent of slow: 3 turns in 25.0s; its tree: penstock explain slow"
+    assert whose(FORK_JOIN, "root") == whose(FORK_JOIN, "nobody") == ""
 
 
 def test_names_that_are_used_again_are_of_the_last_run_alone() -> None:
-    earlier = (run("quick", "root", 1, 2), run("root", "", 0, 5))
+    earlier = (ran("quick", "root", 1, 2), ran("root", "", 0, 5))
     moved = [
-        run(each.program_id, each.parent_id, each.began_ns / S + 9, each.ended_ns / S + 9) for each in FORK_JOIN
+        ran(each.program_id, each.parent_id, each.began_ns / S + 9, each.ended_ns / S + 9) for each in FORK_JOIN
     ]
     found = tree([*earlier, *moved], "root")
     assert found is not None
@@ -96,6 +65,8 @@ def test_names_that_are_used_again_are_of_the_last_run_alone() -> None:
         ("slow", 19),
         ("later", 69),
     ]
+    longer = [*FORK_JOIN[:3], ran("slow", "root", 10, 58), *FORK_JOIN[3:]]  # it went on after an end was told
+    assert path(longer)[3] == ("slow", 45, 58)
 
 
 def test_it_is_shown_as_a_tree_and_as_a_path() -> None:
@@ -144,29 +115,15 @@ def test_a_budget_is_told_with_what_was_had_of_it() -> None:
     )
 
 
-def test_a_sub_agent_says_whose_it_was() -> None:
-    assert whose(FORK_JOIN, "below") == "a sub-agent of slow: 3 turns in 25.0s; its tree: penstock explain slow"
-    assert whose(FORK_JOIN, "root") == whose(FORK_JOIN, "nobody") == ""
-
-
-def test_of_a_run_that_went_on_after_an_end_was_told_the_last_end_counts() -> None:
-    again = run("slow", "root", 10, 58)
-    assert path([*FORK_JOIN[:3], again, *FORK_JOIN[3:]])[1:4] == [
-        ("slow", 10, 20),
-        ("below", 20, 45),
-        ("slow", 45, 58),
-    ]
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 90), st.integers(1, 60)), max_size=8))
 def test_a_critical_path_covers_the_whole_time_once(spans: list[tuple[int, int, int]]) -> None:
-    records = [run("0", "", 0, 100)]
+    records = [ran("0", "", 0, 100)]
     for number, (above, began, took) in enumerate(spans, start=1):
-        records.append(run(str(number), str(min(above, number - 1)), began, min(100, began + took)))
+        records.append(ran(str(number), str(min(above, number - 1)), began, min(100, began + took)))
     found = tree(records, "0")
     if found is None:
         return
-    stretches: list[Stretch] = critical_path(found)
+    stretches: list[PathSegment] = critical_path(found)
     assert stretches[0].began_ns == 0
     assert stretches[-1].ended_ns == 100 * S
     assert all(one.ended_ns == other.began_ns for one, other in pairwise(stretches))

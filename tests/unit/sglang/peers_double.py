@@ -4,7 +4,7 @@ import threading
 
 from engine_hooks.sglang.peers import Peers
 
-STAGE_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class StoreDouble:
@@ -23,8 +23,8 @@ class StoreDouble:
         return all(key in self.values for key in keys)
 
 
-class StageDouble:
-    """A double of a stage's collective operation: whoever asks waits for all the others."""
+class GroupDouble:
+    """A double of their collective operation: whoever asks waits for all the others."""
 
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size)
@@ -33,16 +33,16 @@ class StageDouble:
     def lowest_of(self, rank: int, differs: bool) -> int | None:
         if differs:
             self._differing.add(rank)
-        self._barrier.wait(STAGE_TIMEOUT_S)
+        self._barrier.wait(TIMEOUT_S)
         return min(self._differing, default=None)
 
 
 class PeersDouble(Peers):
     """A rank in a thread."""
 
-    def __init__(self, rank: int, size: int, stages: list[StageDouble], store: StoreDouble) -> None:
-        super().__init__(rank, size, size // len(stages), None, store)
-        self._double = stages[rank // self.stage]
+    def __init__(self, rank: int, size: int, group: GroupDouble, store: StoreDouble) -> None:
+        super().__init__(rank, size, group, store)
 
     def lowest_of(self, differs: bool) -> int | None:
-        return self._double.lowest_of(self.rank, differs)
+        found: int | None = self._group.lowest_of(self.rank, differs)
+        return found

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine_hooks.engine.view import Lock, PoolTokens
-from engine_hooks.sglang.engine_view import EngineView, program_of
+from engine_hooks.sglang.engine_view import EngineView
 
 Key = tuple[str, ...]
 
@@ -67,7 +67,7 @@ class ViewDouble(EngineView):
 
     def late_key(self, request: RequestDouble) -> tuple[Callable[[], Key], int]:
         tokens = len(request.origin_input_ids) + len(request.output_ids)
-        return partial(key_of, program_of(request), tokens), tokens
+        return partial(key_of, self.program_of(request), tokens), tokens
 
     def lock(self, key: Key) -> Lock | None:
         return Lock(key[0], None, len(key)) if self.cached.get(key[0]) else None

@@ -9,8 +9,8 @@ from scheduler_double import RequestDouble
 from sglang_double import SglangDouble
 from unified_tree_double import ComponentType, KeyDouble, TreeDouble, add_classes, scheduler_double
 
-from engine_hooks.engine.probe import Probe
 from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.host_copies import DeviceNode, HostCopies
 from engine_hooks.sglang.host_tier import OFF, HostTier, Move, shared_tokens
 
 SYSTEM, FIRST, SECOND, OTHER = range(40), range(100, 120), range(200, 230), range(300, 350)
@@ -36,7 +36,7 @@ def batch(consumer: int = -1) -> Any:
 
 def test_without_host_memory_it_says_how_to_get_it() -> None:
     host = tier(TreeDouble(), host=False)
-    assert (host.is_on, host.problem, host.pool()) == (False, OFF, (0, 0))
+    assert (host.problem, host.pool()) == (OFF, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -67,39 +67,7 @@ def test_another_versions_tree_is_left_alone(sglang: SglangDouble) -> None:
     assert "load_back" in tier(tree).problem
 
 
-def test_the_host_pools_use_is_read() -> None:
-    tree = TreeDouble()
-    tree.add(SYSTEM, FIRST)
-    assert tier(tree).pool() == (1000, 60)
-
-
-def test_samples_of_the_pool_tell_the_host_tier_in_blocks() -> None:
-    tree = TreeDouble(host_tokens=160)
-    scheduler = scheduler_double(tree)
-    scheduler.page_size = 16
-    scheduler.waiting_queue = []
-    view = EngineView(scheduler)
-    tree.add(range(33))
-    sent: list[Any] = []
-    Probe(view, sent.append, lambda: 0, HostTier(view).pool).sample_if_due()
-    assert [(s.host_total_blocks, s.host_used_blocks) for s in sent] == [(10, 3)]
-
-
 # Device to host
-
-
-@pytest.mark.parametrize("write_back", [False, True])
-def test_a_programs_own_part_moves_and_what_others_share_stays(write_back: bool) -> None:
-    tree = TreeDouble(is_write_back=write_back)
-    key, other = tree.add(SYSTEM, FIRST, SECOND), tree.add(SYSTEM, OTHER)
-    host = tier(tree)
-    move = host.demote("p", key, [other.late])
-    if write_back:
-        assert (move, tree.where(key)) == (Move(waits=True), "DDD"), "the copy has only begun"
-        tree.look()
-        move = host.demote("p", key, [other.late])
-    assert move == Move(tokens=50)
-    assert (tree.where(key), tree.where(other)) == ("DHH", "DD")
 
 
 def test_the_shared_part_stays_even_while_only_the_host_has_the_others() -> None:
@@ -218,7 +186,8 @@ def test_too_little_to_be_worth_a_load_is_told() -> None:
     assert "too little" in host.load_back(key)
 
 
-def test_batches_wait_for_a_load_of_ours_for_as_long_as_it_runs() -> None:
+@pytest.mark.parametrize("reset", [False, True])
+def test_batches_wait_for_a_load_of_ours_for_as_long_as_it_runs(reset: bool) -> None:
     tree = TreeDouble()
     key = tree.add(SYSTEM)
     host = tier(tree)
@@ -229,23 +198,13 @@ def test_batches_wait_for_a_load_of_ours_for_as_long_as_it_runs() -> None:
     host.start_loading()
     for planned in (during, own):
         host.hold_back(planned)
-    tree.look()
+    if reset:
+        host.forget_all()
+    else:
+        tree.look()
     host.hold_back(late)
     indices = [planned.hicache_consumer_index for planned in (early, during, own, late)]
     assert indices == [-1, 0, 2, -1], "one that waits for a later load waits for ours as well"
-
-
-def test_after_a_reset_of_the_tree_no_batch_waits_for_an_old_load() -> None:
-    tree = TreeDouble()
-    key = tree.add(SYSTEM)
-    host = tier(tree)
-    host.demote("p", key, [])
-    host.load_back(key)
-    host.start_loading()
-    host.forget_all()
-    planned = batch()
-    host.hold_back(planned)
-    assert planned.hicache_consumer_index == -1
 
 
 # What is shared
@@ -282,15 +241,56 @@ def test_the_end_of_a_context_leaves_for_the_host_where_there_is_a_copy() -> Non
     assert host.evict_tail("p", key, 1000) == 0
 
 
-def test_what_is_not_copied_yet_is_left_to_the_engine() -> None:
-    tree = TreeDouble(is_write_back=True)
-    key = tree.add(SYSTEM, FIRST)
-    assert tier(tree).evict_tail("p", key, 10) == 0
-    assert tree.where(key) == "DD"
+def test_what_is_not_copied_yet_or_cannot_be_moved_is_left_to_the_engine() -> None:
+    for tree, linker in ((TreeDouble(is_write_back=True), None), (TreeDouble(), object())):
+        key = tree.add(SYSTEM, FIRST)
+        tree.linker = linker
+        assert tier(tree).evict_tail("p", key, 10) == 0
+        assert tree.where(key) == "DD"
 
 
-def test_nothing_is_evicted_by_name_where_nothing_can_be_moved() -> None:
-    tree = TreeDouble()
-    key = tree.add(SYSTEM, FIRST)
-    tree.linker = object()
-    assert tier(tree).evict_tail("p", key, 10) == 0
+# Copies in host memory that the engine gives up
+
+
+class Copies:
+    """A program whose context lies in three nodes, the first shared with another's."""
+
+    def __init__(self) -> None:
+        self.tree = TreeDouble()
+        self.key = self.tree.add(SYSTEM, FIRST, SECOND)
+        self.other = self.tree.add(SYSTEM, OTHER)
+        self.host = tier(self.tree)
+
+    def demote(self) -> None:
+        assert self.host.demote("p", self.key, [self.other.late]).tokens == 50
+
+    def news_after_loss(self) -> list[tuple[str, int]]:
+        """The engine needs room in host memory."""
+        self.host.copies.freed(self.tree.give_up(self.key))
+        return list(self.host.copies.news())
+
+
+def test_a_context_that_came_back_is_not_followed_any_more_nor_is_any_after_a_reset() -> None:
+    for forget in (lambda host: host.copies.forget("p"), lambda host: host.forget_all()):
+        copies = Copies()
+        copies.demote()
+        copies.host.copies.mark_changed("p")
+        forget(copies.host)
+        assert copies.news_after_loss() == []
+
+
+def test_what_a_policy_evicts_is_told_when_the_last_of_it_has_left() -> None:
+    copies = Copies()
+    assert copies.host.evict_tail("p", copies.key, 10) == 30, "by whole nodes"
+    assert list(copies.host.copies.news()) == []
+    assert copies.host.evict_tail("p", copies.key, 60) == 20, "another's context needs the rest"
+    assert list(copies.host.copies.news()) == [("p", 50)]
+    assert copies.news_after_loss() == [("p", 20)]
+
+
+def test_what_is_on_its_way_back_is_not_noted() -> None:
+    copies = HostCopies()
+    core = SimpleNamespace(build_load_back_spec=lambda handle: (SimpleNamespace(host_indices=()), {}))
+    copies.note("p", core, [DeviceNode(1, 0, 20)])
+    copies.mark_changed("p")
+    assert list(copies.news()) == [("p", 0)]

@@ -1,8 +1,6 @@
 """The sleep of an idle SGLang: Python's own poller stands for ZeroMQ's."""
 
-import os
 import select
-import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,34 +24,12 @@ def light(due_ns: Callable[[], int | None] = lambda: None, guard: Guard | None =
     return made
 
 
-def test_it_is_woken_from_another_thread() -> None:
-    sleep = light()
-    threading.Timer(0.01, sleep.wake).start()
-    assert sleep.poll(LONG_MS), "else the test would last for a minute"
-
-
 def test_whoever_was_woken_sleeps_again() -> None:
     sleep = light()
     sleep.wake()
     sleep.wake()
     assert sleep.poll(LONG_MS)
     assert sleep.poll(0) == []
-
-
-def test_a_request_ends_it_as_ever() -> None:
-    scheduler = SimpleNamespace(idle_sleeper=sleeper())
-    reading, writing = os.pipe()
-    scheduler.idle_sleeper.poller.register(reading, select.POLLIN)
-    lighten(scheduler, lambda: None, Guard())
-    os.write(writing, b"request")
-    assert scheduler.idle_sleeper.poller.poll(LONG_MS) == [(reading, select.POLLIN)]
-
-
-def test_it_ends_with_the_next_deadline() -> None:
-    due_ns = time.monotonic_ns() + 20_000_000
-    sleep = light(lambda: due_ns)
-    assert sleep.poll(LONG_MS) == []
-    assert time.monotonic_ns() >= due_ns, "not before: the step would find nothing to do"
 
 
 def test_a_deadline_that_is_over_and_stays_makes_nobody_spin() -> None:

@@ -5,25 +5,23 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.commands import Demote, Discard, Prefetch
-from controlplane.core.types import seconds
+from controlplane.core.model.commands import Demote, Discard, Prefetch
+from controlplane.core.model.types import seconds
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.sglang.host_copies import HostCopies
 from engine_hooks.sglang.host_tier import Move
-from engine_hooks.sglang.moves import Moves, TierCommand
+from engine_hooks.sglang.moves import TierCommand, TierMoves
 
 
 class HostTierDouble:
     """A double of ``HostTier``: what it will say to the next moves, and what it was asked."""
 
     def __init__(self) -> None:
-        self.is_on = True
         self.problem = ""
         self.loads = False
         self.says: list[Any] = []
         self.asked: list[tuple[str, str, list[str]]] = []
         self.started = 0
-        self.held: list[object] = []
         self.forgot = False
         self.copies = HostCopies()
 
@@ -48,9 +46,6 @@ class HostTierDouble:
 
     def start_loading(self) -> None:
         self.started += 1
-
-    def hold_back(self, batch: object) -> None:
-        self.held.append(batch)
 
     def forget_all(self) -> None:
         self.forgot = True
@@ -81,7 +76,7 @@ class Scene:
             self.contexts.remember(name, name.upper, len(name), 0)
         host: Any = self.host
         pins: Any = self.pins
-        self.moves = Moves(
+        self.moves = TierMoves(
             host, self.contexts, pins, self.running.__contains__, self._answer, now_ns=lambda: self.now_ns
         )
 
@@ -112,12 +107,6 @@ def test_a_context_is_unpinned_and_moved_at_once_where_that_can_be(scene: Scene)
     assert scene.step() == [], "answered once"
 
 
-def test_a_move_waits_for_a_copy_from_step_to_step(scene: Scene) -> None:
-    assert scene.step(Demote(program_id="a"), says=[Move(waits=True)]) == []
-    assert scene.step(says=[Move(waits=True, tokens=3)]) == []
-    assert scene.step(says=[Move(problem="nothing of it is on the device")]) == [("a", "")], "it had gone before"
-
-
 def test_a_move_that_waits_too_long_is_given_up(scene: Scene) -> None:
     scene.step(Demote(program_id="a"), says=[Move(waits=True)])
     ((program, problem),) = scene.step(says=[Move(waits=True)], after_s=20)
@@ -139,8 +128,7 @@ def test_what_cannot_be_moved_is_told_why(scene: Scene) -> None:
 def test_a_turn_that_begins_keeps_its_context(scene: Scene) -> None:
     scene.step(Demote(program_id="a"), says=[Move(waits=True)])
     scene.running.add("a")
-    ((program, problem),) = scene.step()
-    assert (program, "turn of it runs" in problem) == ("a", True)
+    assert scene.step() == [("a", "a turn of it runs and holds its context")]
 
 
 def test_a_later_command_takes_the_place_of_an_earlier_one(scene: Scene) -> None:
@@ -151,24 +139,18 @@ def test_a_later_command_takes_the_place_of_an_earlier_one(scene: Scene) -> None
     assert scene.pins.released == ["a"], "a prefetch leaves pins alone"
 
 
-def test_loads_of_one_step_are_started_together(scene: Scene) -> None:
-    commands = [Prefetch(program_id=name) for name in ("a", "b", "c")]
-    assert scene.step(*commands, says=["", "no room", ""]) == [("a", ""), ("b", "no room"), ("c", "")]
-    assert scene.host.started == 1
-
-
-def test_a_load_waits_for_the_one_that_runs(scene: Scene) -> None:
+def test_loads_of_one_step_are_started_together_and_wait_for_those_that_run(scene: Scene) -> None:
     scene.host.loads = True
     assert scene.step(Prefetch(program_id="a")) == []
     assert (scene.host.asked, scene.host.started) == ([], 0)
     scene.host.loads = False
-    assert scene.step(says=[""]) == [("a", "")]
-    assert scene.host.started == 1
-
-
-def test_nothing_is_started_where_nothing_can_be_loaded(scene: Scene) -> None:
-    scene.step(Prefetch(program_id="a"), says=["nothing of it lies on the host alone"])
+    assert scene.step(says=["nothing of it lies on the host alone"]) == [
+        ("a", "nothing of it lies on the host alone")
+    ]
     assert scene.host.started == 0
+    commands = [Prefetch(program_id=name) for name in ("a", "b", "c")]
+    assert scene.step(*commands, says=["", "no room", ""]) == [("a", ""), ("b", "no room"), ("c", "")]
+    assert scene.host.started == 1
 
 
 def test_a_discarded_context_is_forgotten_once_it_has_gone(scene: Scene) -> None:
@@ -192,26 +174,6 @@ def test_after_a_reset_nothing_waits_any_more(scene: Scene) -> None:
     assert scene.answers == [("a", "the cache was emptied")]
     assert scene.host.forgot
     assert scene.step() == []
-
-
-def test_every_planned_batch_is_shown_to_the_host_tier(scene: Scene) -> None:
-    batch = object()
-    scene.moves.planned(batch)
-    assert scene.host.held == [batch]
-    assert scene.moves.on
-
-
-def test_commands_of_one_step_are_obeyed_in_their_order(scene: Scene) -> None:
-    said = scene.step(Demote(program_id="a"), Prefetch(program_id="a"), says=[Move(tokens=5), ""])
-    assert said == [("a", ""), ("a", "")]
-    assert [what for what, _, _ in scene.host.asked] == ["demote", "load"]
-    assert scene.host.started == 1
-
-
-def test_a_move_is_tried_once_a_step(scene: Scene) -> None:
-    for _ in range(3):
-        scene.step(*([Demote(program_id="a")] if not scene.host.asked else []), says=[Move(waits=True)])
-        assert scene.host.says == []
 
 
 def test_what_still_waits_is_looked_at_again_soon(scene: Scene) -> None:

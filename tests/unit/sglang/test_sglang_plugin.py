@@ -3,24 +3,23 @@
 import asyncio
 import json
 import multiprocessing
-import os
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sglang_double import GenerateReqInput, SglangDouble
+from sglang_double import SglangDouble
 
-from controlplane.core.commands import Admit, Place, Retain, StateRequest
-from controlplane.core.events import CommandApplied, Event, PublisherState, TurnQueued
+from controlplane.core.model.commands import Admit, Place, Retain
+from controlplane.core.model.events import CommandApplied, Event, TurnQueued
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import GATED_PATHS, Gate, GateMiddleware, HealthPage
-from engine_hooks.engine import board
+from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.sglang import plugin, scheduler_side
 from engine_hooks.sglang.http_side import HttpSide, gated_paths
-from engine_hooks.sglang.targets import ADD_MIDDLEWARE, GENERATE, TERMINATE
+from engine_hooks.sglang.targets import GENERATE, TERMINATE
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
@@ -44,65 +43,44 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BOARD, "")
 
 
-def registered(sglang: SglangDouble) -> set[str]:
-    return {target.rpartition(".")[2] for target in sglang.registry.hooks}
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A start of SGLang, what is installed of it, and what is logged."""
+
+    mode: str = "on"
+    process: str = "MainProcess"
+    lacks: str = ""
+    middleware: type | None = None
+    hooks: tuple[bool, bool] = (False, False)  # the HTTP process's, and the scheduler's
+    told: str = ""
 
 
-def test_in_the_main_process_gate_and_hooks_are_installed(sglang: SglangDouble) -> None:
-    plugin.register()
-    ((middleware, options),) = sglang.app.middlewares
-    assert middleware is GateMiddleware
-    assert isinstance(options["gate"], Gate)
-    assert {"generate_request", "sigterm_handler", "process_batch_result"} <= registered(sglang)
-
-
-def test_in_a_scheduler_process_there_is_no_gate(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="SpawnProcess-1"))
-    plugin.register()
-    assert sglang.app.middlewares == []
-    assert "generate_request" not in registered(sglang)
-    assert "process_batch_result" in registered(sglang)
-
-
-def test_a_probe_labels_requests_but_holds_none(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
-    plugin.register()
-    ((middleware, _),) = sglang.app.middlewares
-    assert middleware is HealthPage
-    assert "generate_request" in registered(sglang)
-    assert "process_batch_result" in registered(sglang)
-
-
-def test_off_leaves_sglang_as_it_was(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_PLUGIN", "off")
-    plugin.register()
-    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
-
-
-def test_a_setting_that_is_wrong_leaves_sglang_as_it_was(
-    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(middleware=GateMiddleware, hooks=(True, True)),
+        Case(process="SpawnProcess-1", hooks=(False, True)),
+        Case(mode="probe", middleware=HealthPage, hooks=(True, True)),
+        Case(mode="off"),
+        Case(mode="soon", told="penstock: passive: PENSTOCK_PLUGIN: expected on, probe or off, got 'soon'"),
+        Case(lacks=GENERATE, told=GENERATE),
+        Case(lacks=TERMINATE, hooks=(True, True), told="the gate stays off"),
+    ],
+    ids=lambda case: " ".join(filter(None, (case.mode, case.process, case.lacks.rpartition(".")[2]))),
+)
+def test_what_is_installed(
+    sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, case: Case
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_GATE_HOLD_S", "soon")
+    monkeypatch.setenv("PENSTOCK_PLUGIN", case.mode)
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name=case.process))
+    if case.lacks:
+        sglang.remove(case.lacks)
     plugin.register()
-    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
-    assert caplog.messages == ["penstock: passive: PENSTOCK_GATE_HOLD_S: expected a number, got 'soon'"]
-
-
-def test_without_the_probes_targets_nothing_is_installed(
-    sglang: SglangDouble, caplog: pytest.LogCaptureFixture
-) -> None:
-    sglang.remove(GENERATE)
-    plugin.register()
-    assert (sglang.app.middlewares, sglang.registry.hooks) == ([], {})
-    assert GENERATE in caplog.text
-
-
-def test_without_the_gates_targets_the_probe_works(sglang: SglangDouble, caplog: pytest.LogCaptureFixture) -> None:
-    sglang.remove(TERMINATE)
-    plugin.register()
-    assert sglang.app.middlewares == []
-    assert "generate_request" in registered(sglang)
-    assert "the gate stays off" in caplog.text
+    assert [middleware for middleware, _ in sglang.app.middlewares] == [case.middleware] * bool(case.middleware)
+    hooked = {target.rpartition(".")[2] for target in sglang.registry.hooks}
+    assert ("generate_request" in hooked, "process_batch_result" in hooked) == case.hooks
+    assert ("sigterm_handler" in hooked) is (case.middleware is GateMiddleware)
+    assert case.told in caplog.text
 
 
 def test_without_the_pins_targets_the_engine_side_only_probes(
@@ -129,11 +107,6 @@ def test_whatever_fails_is_told_in_one_line(
     (message,) = caplog.messages
     assert message.startswith("penstock: passive: ")
     assert "\n" not in message
-
-
-def test_without_sglang_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    plugin.register()
-    assert ADD_MIDDLEWARE in caplog.text
 
 
 def test_turns_are_gated_wherever_the_server_takes_them_in(sglang: SglangDouble) -> None:
@@ -207,32 +180,6 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_without_a_daemon_everything_passes_and_health_says_passive(sglang: SglangDouble) -> None:
-    _, app, _ = started(sglang)
-    exchange = Exchange(app, "/generate")
-    await exchange.task
-    assert exchange.status == 200
-    told = await health(app)
-    assert told["mode"] == "passive"
-    assert told["plugin"]["passive_because"] == ""
-    assert told["emitter"]["connected"] is False
-
-
-@pytest.mark.asyncio
-async def test_what_the_scheduler_tells_is_shown(sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, app, _ = started(sglang)
-    assert (await health(app))["scheduler"] is None
-    told: list[Any] = []
-    monkeypatch.setattr(multiprocessing, "current_process", lambda: types.SimpleNamespace(name="Spawn-1"))
-    monkeypatch.setattr(board, "post", lambda tell, slot: told.append(tell))
-    plugin.register()
-    file = os.open(os.environ[BOARD], os.O_WRONLY)
-    os.pwrite(file, json.dumps(told[0]()).encode(), 0)
-    os.close(file)
-    assert (await health(app))["scheduler"] == {"hook_failures": {}, "emitter": None}
-
-
-@pytest.mark.asyncio
 async def test_a_probe_serves_its_health_and_nothing_else(
     sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,20 +238,6 @@ async def test_turns_of_a_server_with_ranks_go_where_the_daemon_said(sglang: Sgl
 
 
 @pytest.mark.asyncio
-async def test_its_state_is_told_in_order(sglang: SglangDouble) -> None:
-    side, app, sent = started(sglang)
-    await health(app)
-    side._inbox.post(Admit(command_id=1, program_id="p"))
-    side._inbox.post(StateRequest(publisher="somebody/else/1"))
-    side._inbox.post(StateRequest(publisher=side._emitter.publisher))
-    side._inbox.post(Admit(command_id=2, program_id="q"))
-    await until(lambda: len(sent) == 3)
-    state = sent[1]
-    assert isinstance(state, PublisherState)
-    assert (state.role, [grant.program_id for grant in state.grants]) == ("gate", ["p"])
-
-
-@pytest.mark.asyncio
 async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangDouble) -> None:
     side, app, sent = started(sglang)
     await health(app)
@@ -340,26 +273,3 @@ async def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
     assert told["plugin"]["passive_because"]
     assert "the gate is passive" in caplog.text
     assert starts == []
-
-
-def test_no_password_is_shown(sglang: SglangDouble) -> None:
-    side, _, _ = started(sglang)
-    side._emitter._pump = types.SimpleNamespace(counters=_Counters(last_error="at nats://me:secret@host:1"))
-    assert "secret" not in json.dumps(side.health())
-    assert "nats://***@host:1" in json.dumps(side.health())
-    side._emitter._pump = None
-
-
-class _Counters:
-    def __init__(self, last_error: str) -> None:
-        self.sent = self.batches = self.rejected = self.connections = self.callback_errors = self.malformed = 0
-        self.connected = False
-        self.last_error = last_error
-
-
-def test_the_hook_in_place_labels_a_request(sglang: SglangDouble) -> None:
-    started(sglang)
-    obj = GenerateReqInput()
-    request = types.SimpleNamespace(scope={"headers": [(b"x-session-id", b"p")]})
-    sglang.find(GENERATE)("manager", obj, request)
-    assert obj.sampling_params == {"custom_params": {"program_id": "p"}}

@@ -9,21 +9,19 @@ from typing import Any, ClassVar
 import pytest
 from scheduler_double import RequestDouble, SchedulerDouble, ViewDouble, key_of
 
-from controlplane.core.engine_policies import STOCK, EnginePolicies
-from controlplane.core.memory import MEMORY
-from controlplane.core.memory.lru import Lru
-from controlplane.core.memory.opportunistic import Opportunistic
-from controlplane.core.memory.typed import Typed as TypedEviction
-from controlplane.core.policies import Fit, Resident
-from controlplane.core.priority.fcfs import Fcfs
-from controlplane.core.priority.mlfq import Mlfq
-from controlplane.core.priority.ttl_first import TtlFirst
-from controlplane.core.priority.typed import Typed
-from controlplane.core.types import seconds
-from engine_hooks.engine import contexts
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.engine_policies import STOCK, EnginePolicies
+from controlplane.core.policies.memory import MEMORY
+from controlplane.core.policies.memory.lru import Lru
+from controlplane.core.policies.memory.opportunistic import Opportunistic
+from controlplane.core.policies.memory.typed import Typed as TypedEviction
+from controlplane.core.policies.priority.fcfs import Fcfs
+from controlplane.core.policies.priority.mlfq import Mlfq
+from controlplane.core.policies.priority.ttl_first import TtlFirst
+from controlplane.core.policies.priority.typed import Typed
+from controlplane.core.policies.protocols import Fit, Resident
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.steering import Lease
-from engine_hooks.sglang.engine_view import program_of
 from engine_hooks.sglang.steering import SglangSteering as Steering
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
@@ -67,16 +65,19 @@ class Scene:
         self.scheduler = SchedulerDouble(**sizes)
         self.view = ViewDouble(self.scheduler, free_tokens=free_tokens, leaf_tokens=leaf_tokens)
         self.contexts = Contexts()
-        self.steering = Steering(
-            self.view, self.contexts, program_of, lambda: self.pinned, lambda: self.now_ns, host=host
-        )
-        self.steering._lease = Lease(lambda: self.now_ns)
+        pins: Any = SimpleNamespace(programs=self.pinned)
+        self.steering = Steering(self.view, self.contexts, pins, lambda: self.now_ns, host)
+        self._lease = Lease(lambda: self.now_ns)
         if policies is not None:
             self.hear(policies.dumps())
-            self.steering.step()
 
     def hear(self, text: str) -> None:
-        self.steering.heard(BeatDouble(text))
+        """A heartbeat comes, and a step begins."""
+        self._lease.receive(BeatDouble(text))
+        self.step()
+
+    def step(self) -> None:
+        self.steering.follow(self._lease.text())
 
     def cache(self, program: str, tokens: int) -> None:
         """A turn of the program left a context of so many tokens."""
@@ -95,54 +96,22 @@ class Scene:
 # Which policies hold
 
 
-def test_policies_come_with_the_heartbeat_at_the_next_step() -> None:
-    scene = Scene(None)
-    assert scene.steering.policies == STOCK
-    scene.hear(MARS.dumps())
-    assert scene.steering.policies == STOCK, "another thread heard it"
-    scene.steering.step()
-    assert scene.steering.policies == MARS
-
-
-def test_policies_end_with_the_lease() -> None:
+def test_policies_end_with_the_lease_and_others_replace_them(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
     scene = Scene()
     scene.now_ns = LEASE_NS
-    scene.steering.step()
+    scene.step()
     assert scene.steering.policies == MARS
     scene.now_ns = LEASE_NS + 1
-    scene.steering.step()
+    scene.step()
     assert scene.steering.policies == STOCK
-    scene.hear(MARS.dumps())
-    scene.steering.step()
-    assert scene.steering.policies == MARS
-
-
-def test_a_lease_is_renewed_and_what_was_served_is_not_forgotten() -> None:
-    scene = Scene()
-    scene.steering.served("heavy", 5000)  # a level's quota is 2000
-    for second in range(1, 20):
-        scene.now_ns = seconds(second)
-        scene.hear(MARS.dumps())
-        scene.steering.step()
-    assert scene.steering.policies == MARS
-    assert scene.order([RequestDouble("heavy"), RequestDouble("light")]) == ["light", "heavy"]
-
-
-def test_a_daemon_that_steers_nothing_leaves_the_engine_alone() -> None:
-    scene = Scene(None)
-    scene.hear("")
-    scene.steering.step()
-    assert scene.steering.policies == STOCK
-
-
-def test_other_policies_replace_the_ones_in_force() -> None:
-    scene = Scene()
-    scene.hear(EnginePolicies(priority=Fcfs(), memory=Opportunistic(shrink=False)).dumps())
-    scene.steering.step()
-    assert scene.steering.policies == EnginePolicies(priority=Fcfs(), memory=Opportunistic(shrink=False))
-    scene.hear("")
-    scene.steering.step()
-    assert scene.steering.policies == STOCK
+    came, went = caplog.messages
+    assert "mlfq" in came
+    assert "the engine's own" in went
+    other = EnginePolicies(priority=Fcfs(), memory=Opportunistic(shrink=False))
+    for text, policies in ((MARS.dumps(), MARS), (other.dumps(), other), ("", STOCK)):
+        scene.hear(text)
+        assert scene.steering.policies == policies
 
 
 @pytest.mark.parametrize(
@@ -157,60 +126,16 @@ def test_policies_that_make_no_sense_leave_the_engines_own_in_force_and_are_told
     caplog.set_level(logging.WARNING, "penstock")
     for _ in range(3):
         scene.hear(text)
-        scene.steering.step()
         assert scene.steering.policies == STOCK
     (message,) = caplog.messages
     assert "make no sense" in message
     scene.cache("p", 100)
     assert scene.steering.evict(50, ()) == 0, "nothing of the old ones is left"
     scene.hear(MARS.dumps())
-    scene.steering.step()
     assert scene.steering.policies == MARS
 
 
-def test_a_change_of_policies_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "penstock")
-    scene = Scene()
-    scene.steering.step()
-    scene.now_ns = LEASE_NS + 1
-    scene.steering.step()
-    came, went = caplog.messages
-    assert "mlfq" in came
-    assert "the engine's own" in went
-
-
 # The queue
-
-
-def test_the_queue_is_sorted_in_place_by_level() -> None:
-    scene = Scene()
-    queue = [RequestDouble("large", 2000), RequestDouble("middle", 300), RequestDouble("small", 50)]
-    same, before = queue, list(queue)
-    assert scene.order(queue) == ["small", "middle", "large"]
-    assert queue is same
-    assert {id(request) for request in queue} == {id(request) for request in before}
-
-
-def test_within_a_level_whoever_came_first_goes_first() -> None:
-    scene = Scene()
-    queue = [RequestDouble("third", 9), RequestDouble("first", 99), RequestDouble("second", 50)]
-    assert scene.order(queue, {"first": 1, "second": 2, "third": 3}) == ["first", "second", "third"]
-
-
-def test_a_long_wait_raises_a_request() -> None:
-    scene = Scene()
-    scene.now_ns = seconds(20)
-    queue = [RequestDouble("fresh", 50), RequestDouble("waits", 300)]
-    assert scene.order(queue, {"waits": 10.1, "fresh": 15}) == ["fresh", "waits"]
-    assert scene.order(queue, {"waits": 10, "fresh": 15}) == ["waits", "fresh"]
-
-
-def test_output_so_far_is_part_of_the_footprint() -> None:
-    scene = Scene()
-    assert scene.order([RequestDouble("retracted", 90, output=20), RequestDouble("new", 95)]) == [
-        "new",
-        "retracted",
-    ]
 
 
 def test_what_a_program_was_served_counts_for_its_next_request() -> None:
@@ -229,23 +154,12 @@ def test_requests_that_nobody_named_or_follows_stay_in_the_queue_in_their_order(
     assert [request.rid for request in queue] == ["z", "y", "x", "named"]
 
 
-def test_the_engines_own_order_is_left_as_it_is() -> None:
+def test_the_engines_own_order_is_left_as_it_is_and_nobody_is_lost() -> None:
     queue = [RequestDouble("d", 5000), RequestDouble("c", 1), RequestDouble("b", 9), RequestDouble("a", 1)]
     assert Scene(None).order(queue, {"a": 1, "b": 2}) == ["d", "c", "b", "a"]
-
-
-def test_two_requests_of_one_name_are_both_kept() -> None:
-    scene = Scene()
-    queue = [RequestDouble("large", 5000), RequestDouble("same", 10), RequestDouble("same", 20)]
-    before = list(queue)
-    scene.order(queue)
-    assert sorted(map(id, queue)) == sorted(map(id, before))
-
-
-def test_a_queue_of_none_or_one_is_no_trouble() -> None:
-    scene = Scene()
-    assert scene.order([]) == []
-    assert scene.order([RequestDouble("a")]) == ["a"]
+    of_one_name = [RequestDouble("large", 5000), RequestDouble("same", 10), RequestDouble("same", 20)]
+    Scene().order(queue := list(of_one_name))
+    assert sorted(map(id, queue)) == sorted(map(id, of_one_name))
 
 
 # Eviction
@@ -256,7 +170,6 @@ def spying(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> Scene:
     MemorySpy.asked.clear()
     scene = Scene(None, **sizes)
     scene.hear(EnginePolicies(priority=Mlfq(), memory=MemorySpy()).dumps())
-    scene.steering.step()
     return scene
 
 
@@ -265,7 +178,7 @@ def test_the_policy_is_asked_with_every_context_that_may_go(monkeypatch: pytest.
     for second, (name, tokens) in enumerate([("small", 160), ("busy", 160), ("large", 500 * 16), ("served", 161)]):
         scene.now_ns = seconds(second)
         scene.cache(name, tokens)
-    scene.contexts.park("large", True)
+    scene.contexts.park("large")
     scene.steering.served("served", 2500)
     scene.steering.evict(100, ["busy", "stranger"])
     ((chunk, shortfall, least, residents),) = MemorySpy.asked
@@ -283,26 +196,12 @@ def test_it_stops_as_soon_as_enough_is_freed(monkeypatch: pytest.MonkeyPatch) ->
         scene.cache(name, 100)
     assert scene.steering.evict(150, ()) == 200  # the double's victims are whole contexts
     assert [name for name, _ in scene.view.evicted] == ["c", "b"]
-
-
-def test_a_leaf_that_frees_more_than_was_asked_for_spares_the_next_victim() -> None:
     scene = Scene(leaf_tokens=64)
-    scene.cache("a", 64)
-    scene.cache("b", 64)
-    scene.contexts.park("a", True)
-    scene.contexts.park("b", True)
-    assert scene.steering.evict(60, ()) == 64
+    for name in ("a", "b"):
+        scene.cache(name, 64)
+        scene.contexts.park(name)
+    assert scene.steering.evict(60, ()) == 64, "a leaf goes as a whole"
     assert scene.view.cached == {"a": 0, "b": 64}
-
-
-def test_parked_contexts_go_first_then_low_levels() -> None:
-    scene = Scene()
-    for name, tokens in (("small", 90), ("parked", 90), ("large", 2000), ("middle", 300)):
-        scene.cache(name, tokens)
-    scene.contexts.park("parked", True)
-    assert scene.steering.evict(2150, ()) == 2150
-    assert scene.view.evicted == [("parked", 90), ("large", 2000), ("middle", 60)]
-    assert scene.view.cached == {"small": 90, "parked": 0, "large": 0, "middle": 240}
 
 
 def test_what_is_not_there_any_more_is_forgotten_and_left_to_the_engine() -> None:
@@ -320,14 +219,6 @@ def test_where_contexts_do_not_suffice_the_engine_evicts_by_itself() -> None:
     scene.cache("a", 100)
     assert scene.steering.evict(101, ()) == 0
     assert scene.steering.evict(50, ["a"]) == 0
-    assert scene.view.evicted == []
-
-
-@pytest.mark.parametrize("policies", [None, EnginePolicies(priority=Mlfq(), memory=Lru())])
-def test_the_stock_policy_is_the_engines_own_to_carry_out(policies: EnginePolicies | None) -> None:
-    scene = Scene(policies)
-    scene.cache("a", 100)
-    assert scene.steering.evict(50, ()) == 0
     assert scene.view.evicted == []
 
 
@@ -403,20 +294,16 @@ def test_as_host_memory_makes_room_the_copies_it_keeps_are_touched_the_idle_ones
 def test_who_ended_is_evicted_first_and_its_copy_is_not_touched() -> None:
     scene, host = hosted(TYPED, rests=10, works=10, ended=10)
     scene.contexts.label("rests", "idle")
-    scene.contexts.park("rests", True)
-    scene.contexts.park("ended", True)
+    scene.contexts.park("rests")
+    scene.contexts.park("ended")
     scene.steering.order_host(1600)
     assert host.touched == ["works", "rests"]
     assert scene.steering.evict(15, ()) == 15
     assert host.on_device == {"rests": 5, "works": 10, "ended": 0}
-
-
-def test_without_labels_or_without_host_memory_nothing_is_touched() -> None:
     scene, host = hosted(MARS, a=10, b=10)
     scene.contexts.label("a", "idle")
     scene.steering.order_host(1600)
-    assert host.touched == []
-    Scene(TYPED).steering.order_host(1600)
+    assert host.touched == [], "this policy looks at no labels"
 
 
 # Chunks
@@ -431,12 +318,14 @@ def running(scene: Scene, *requests: RequestDouble) -> None:
     scene.scheduler.running_batch.reqs = list(requests)
 
 
-def test_a_chunk_is_what_room_there_is() -> None:
+def test_a_chunk_is_what_room_there_is_in_whole_pages() -> None:
     scene = Scene(free_tokens=500)
     got = chunk(scene, 1000)
     assert 450 < got < 500, "a little slack is left"
     assert chunk(scene, 200) == 200
     assert chunk(scene, 1000, pending_tokens=100) == got - 100
+    got = chunk(Scene(free_tokens=1000, page_tokens=16), 5000)
+    assert (got % 16, 900 < got < 1000) == (0, True)
 
 
 def test_only_contexts_that_nobody_waits_for_make_room_for_a_chunk() -> None:
@@ -445,7 +334,7 @@ def test_only_contexts_that_nobody_waits_for_make_room_for_a_chunk() -> None:
     scene.cache("waited for", 300)
     assert chunk(scene, 1000) == got
     scene.cache("parked", 200)
-    scene.contexts.park("parked", True)
+    scene.contexts.park("parked")
     assert chunk(scene, 1000) == got + 200
     scene.view.cached = {"parked": 50}  # the engine evicted the others, and most of this
     assert chunk(scene, 1000) == got + 50
@@ -474,13 +363,6 @@ def test_no_chunk_is_smaller_than_is_worth_a_step() -> None:
     assert chunk(scene, 5000) == chunk(scene, 40) == 0
     running(scene, RequestDouble("r", most=10_000))
     assert chunk(scene, 5000) == 0
-
-
-def test_a_chunk_is_of_whole_pages() -> None:
-    scene = Scene(free_tokens=1000, page_tokens=16)
-    got = chunk(scene, 5000)
-    assert got % 16 == 0
-    assert 900 < got < 1000
 
 
 @pytest.mark.parametrize(
@@ -514,15 +396,7 @@ def test_programs_go_by_their_first_turn_and_pinned_ones_before_that() -> None:
         scene.steering.arrived(program)
     queue = [RequestDouble(program) for program in ("third", "second", "first")]
     assert scene.order(list(queue)) == ["first", "second", "third"]
-    scene.pinned = {"third"}
+    scene.pinned.add("third")
     assert scene.order(list(queue)) == ["third", "first", "second"]
     queue[1].output_ids = [1]  # it was retracted
     assert scene.order(list(queue)) == ["second", "third", "first"]
-
-
-def test_the_programs_whose_last_turn_is_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "_MOST_PROGRAMS", 2)
-    known = Contexts()
-    for at_ns, program in enumerate(("a", "b", "a", "c"), start=1):
-        known.note_turn(program, at_ns)
-    assert [known.arrived_ns(program) for program in "abc"] == [1, 0, 4]

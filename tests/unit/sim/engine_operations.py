@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from controlplane.core.engine_policies import EnginePolicies
-from controlplane.core.events import Event, PoolSampled
+from controlplane.core.model.events import Event, PoolSampled
+from controlplane.core.policies.engine_policies import EnginePolicies
 from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
 from controlplane.lab.sim.hardware import Profile
 from controlplane.lab.sim.lower_tiers import TierSpec
@@ -45,30 +45,21 @@ class Operation:
 DRAM = TierSpec(name="dram", tokens=3000, gb_per_s=10.0)
 CXL = TierSpec(name="cxl", tokens=1000, gb_per_s=5.0)
 KINDS = ["submit"] * 6 + ["retain", "release", "discard", "cut", "adopt", "abort", "sample"]
-
-
-def scripts(kinds: list[str]) -> st.SearchStrategy[list[Operation]]:
-    """Operations of these kinds, each as often as it is named."""
-    return st.lists(
-        st.builds(
-            Operation,
-            kind=st.sampled_from(kinds),
-            gap_ns=st.sampled_from([0, 1_000, 10**7, 10**8, 3 * 10**8, 10**9]),
-            program=st.integers(0, 4),
-            prompt_tokens=st.integers(1, 2000),
-            output_tokens=st.integers(1, 300),
-            reusable_tokens=st.integers(0, 2000),
-            ttl_ns=st.integers(1, 10**9),
-        ),
-        min_size=1,
-        max_size=30,
-    )
-
-
-OPERATIONS = scripts(KINDS)
-# What a daemon with engine policies also does: "use" takes one of ``Driven.choices``.
-STEERED = scripts([*KINDS, "park", "unpark", "use"])
-TIERED = scripts([*KINDS, "demote", "label"])
+STEERING = ["park", "unpark", "use", "demote", "label"]  # "use" takes one of ``Driven.choices``
+SCRIPTS = st.lists(
+    st.builds(
+        Operation,
+        kind=st.sampled_from(KINDS + STEERING),
+        gap_ns=st.sampled_from([0, 1_000, 10**7, 10**8, 3 * 10**8, 10**9]),
+        program=st.integers(0, 4),
+        prompt_tokens=st.integers(1, 2000),
+        output_tokens=st.integers(1, 300),
+        reusable_tokens=st.integers(0, 2000),
+        ttl_ns=st.integers(1, 10**9),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 def running_blocks(engine: EngineModel) -> int:
@@ -168,4 +159,4 @@ class Driven:
         assert cache.pinned_blocks >= 0
         bases = [node.base_blocks for name in cache.pins() if (node := cache.find(name)) is not None]
         assert cache.budgeted_blocks == cache.pinned_blocks + sum(bases)
-        assert cache.free_blocks + cache.resident_blocks() + held == cache.total_blocks
+        assert cache.free_blocks + sum(node.blocks for node in cache._nodes.values()) + held == cache.total_blocks

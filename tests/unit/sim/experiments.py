@@ -4,7 +4,7 @@ from typing import Any
 
 from engine_operations import TOY
 
-from controlplane.core.presets import DEFAULT, PRESETS
+from controlplane.core.policies.presets import DEFAULT, PRESETS
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize

@@ -8,17 +8,16 @@ from engine_operations import TOY
 from experiments import experiment
 
 from controlplane.config import parse
-from controlplane.core.errors import ConfigError, UnknownPolicy
-from controlplane.core.policies import Resident
-from controlplane.core.presets import PRESETS
-from controlplane.core.types import Program, Status, seconds
+from controlplane.core.model.errors import ConfigError, UnknownPolicy
+from controlplane.core.model.types import Program, Status, seconds
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.policies.protocols import Resident
 from controlplane.lab.experiment import Hardware, Workload
-from controlplane.lab.sim.clairvoyant import Belady, Decision
+from controlplane.lab.sim.clairvoyant import LABORATORY, Belady, Decision, simulated_preset
 from controlplane.lab.sim.foresight import Foresight, Plan
-from controlplane.lab.sim.laboratory import LABORATORY, simulated_preset
 from controlplane.lab.sim.session import Session
 from controlplane.lab.simulate import engine_of, simulate
-from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.local import run_in_process
 from controlplane.lab.sweep.spec import SweepSpec
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.summary import Summary
@@ -44,24 +43,13 @@ def summary(name: str, *, rate: float = 0.8, telemetry: Telemetry = Telemetry.FU
     ).summary
 
 
-def test_in_a_pool_that_is_too_small_it_is_ahead_of_all_presets() -> None:
-    best = min(summary(name).jct_mean_s for name in PRESETS)
-    assert summary(CLAIRVOYANT).jct_mean_s < 0.95 * best
-
-
-@pytest.mark.parametrize("telemetry", list(Telemetry))
-def test_it_needs_to_be_told_nothing(telemetry: Telemetry) -> None:
-    told = summary(CLAIRVOYANT, telemetry=telemetry)
-    assert told.programs_ended == 40
-    assert told.jct_mean_s < summary("fcfs", telemetry=telemetry).jct_mean_s
-
-
-def test_it_runs_several_engines() -> None:
-    assert summary(CLAIRVOYANT, replicas=2).jct_mean_s < summary(CLAIRVOYANT).jct_mean_s
-
-
-def test_the_same_run_twice_is_the_same() -> None:
-    assert summary(CLAIRVOYANT) == summary(CLAIRVOYANT)
+def test_in_a_pool_that_is_too_small_it_is_ahead_of_all_presets_whatever_it_is_told() -> None:
+    best = min(summary(name).jct_mean_s for name in ("thunderagent", "mars", "concur", "penstock"))
+    for telemetry in (Telemetry.FULL, Telemetry.NONE):
+        told = summary(CLAIRVOYANT, telemetry=telemetry)
+        assert told.programs_ended == 40
+        assert told.jct_mean_s < 0.95 * best
+    assert summary(CLAIRVOYANT, replicas=2).jct_mean_s < told.jct_mean_s
 
 
 def test_a_program_that_fills_the_pool_runs_alone() -> None:
@@ -89,7 +77,7 @@ def test_a_run_of_it_is_not_recorded(tmp_path: Path) -> None:
     workload = Workload(trace="synthetic:swe-bench", programs=2)
     spec = SweepSpec(workload=(workload,), presets=(CLAIRVOYANT,), arrivals=("poisson:1",), seeds=(1,))
     with pytest.raises(ConfigError, match="could not replay clairvoyant"):
-        run_here(spec, record=tmp_path / "x.log")
+        run_in_process(spec, record=tmp_path / "x.log")
 
 
 def program(name: str, *gaps_s: float, prompt: int = 100) -> ProgramTrace:
@@ -102,7 +90,7 @@ def test_what_is_left_shrinks_with_each_turn_and_counts_long_tools_only_while_th
     assert plan.costs_ns == sorted(plan.costs_ns, reverse=True)
     long, longer = (Plan(program("p", gap_s), TOY, 1000, 1.0) for gap_s in (1e5, 2e5))
     assert long.costs_ns == longer.costs_ns
-    assert Plan(program("p", 1e5), TOY, 1000, 2.0).kept_ns > long.kept_ns
+    assert Plan(program("p", 1e5), TOY, 1000, 2.0).keep_ns > long.keep_ns
 
 
 def test_a_tree_is_ranked_by_what_is_left_of_all_of_it() -> None:

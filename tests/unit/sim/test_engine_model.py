@@ -1,39 +1,14 @@
 """What the engine model does with calls: times, batches, the prefix cache, pins, retraction."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from engine_operations import TOY
+from toy_engine import US, call, ends, engine, finish, first, run
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import Event, FirstToken, TurnEnded, TurnSubmitted
-from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
-
-US = 1000
-
-
-def call(name: str, prompt: int, output: int = 1, program: str = "", **more: Any) -> Call:
-    return Call(turn_id=name, program_id=program or name, prompt_tokens=prompt, output_tokens=output, **more)
-
-
-def engine(pool_blocks: int = 1000, **options: Any) -> EngineModel:
-    return EngineModel(TOY, pool_blocks=pool_blocks, **options)
-
-
-def finish(model: EngineModel) -> list[Event]:
-    events: list[Event] = []
-    while (wake_ns := model.next_wake_ns()) is not None:
-        events += model.advance(wake_ns)
-    return events
-
-
-def ended(events: list[Event]) -> dict[str, TurnEnded]:
-    return {event.turn_id: event for event in events if isinstance(event, TurnEnded)}
-
-
-def first(events: list[Event]) -> dict[str, FirstToken]:
-    return {event.turn_id: event for event in events if isinstance(event, FirstToken)}
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import FirstToken, TurnEnded, TurnSubmitted
+from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
 
 
 def test_one_call_takes_its_prefill_and_its_decode_steps() -> None:
@@ -59,14 +34,6 @@ def test_one_call_takes_its_prefill_and_its_decode_steps() -> None:
     assert model.next_wake_ns() is None
 
 
-def test_calls_submitted_at_one_instant_share_a_prefill_step() -> None:
-    model = engine()
-    model.submit(call("a", 100), 0)
-    model.submit(call("b", 50), 0)
-    tokens = first(finish(model))
-    assert tokens["a"].at_ns == tokens["b"].at_ns == (10 + 150) * US
-
-
 def test_a_long_prompt_is_prefilled_in_chunks_and_decoding_waits_for_it() -> None:
     model = engine(chunk_tokens=64)
     model.submit(call("a", 16, 100), 0)
@@ -75,30 +42,22 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_decoding_waits_for_it() -> Non
     events = finish(model)
     start_ns = (10 + 16) * US  # of b's prefill; a decodes after it
     assert first(events)["b"].at_ns == start_ns + (3 * 10 + 160) * US
-    assert ended(events)["a"].at_ns == first(events)["b"].at_ns + 99 * US
+    assert ends(events)["a"].at_ns == first(events)["b"].at_ns + 99 * US
 
 
-def test_a_submit_cuts_a_decode_jump_at_the_next_step() -> None:
+def test_a_submit_cuts_a_decode_jump_and_output_is_read_meanwhile() -> None:
     model = engine()
     model.submit(call("a", 100, 1000), 0)
     model.advance(110 * US)
-    assert model.next_wake_ns() == (110 + 999) * US
-    model.submit(call("b", 100), 200 * US + 1)
-    assert model.next_wake_ns() == 201 * US
-    events = finish(model)
-    assert first(events)["b"].at_ns == (201 + 110) * US
-    assert ended(events)["a"].at_ns == (110 + 999 + 110) * US
-
-
-def test_output_can_be_read_while_it_is_produced() -> None:
-    model = engine()
-    model.submit(call("a", 100, 50), 0)
-    assert model.produced_tokens("a") == 0
-    model.advance(110 * US)
-    assert model.produced_tokens("a") == 1
+    assert (model.produced_tokens("a"), model.next_wake_ns()) == (1, (110 + 999) * US)
     model.advance(130 * US + 999)
     assert model.produced_tokens("a") == 21
-    finish(model)
+    model.submit(call("b", 100), 200 * US + 1)
+    model.submit(call("c", 50), 200 * US + 2)
+    assert model.next_wake_ns() == 201 * US
+    events = finish(model)
+    assert first(events)["b"].at_ns == first(events)["c"].at_ns == (201 + 160) * US, "they share a step"
+    assert ends(events)["a"].at_ns == (110 + 999 + 160) * US
     assert model.produced_tokens("a") == 0
 
 
@@ -108,83 +67,48 @@ def test_a_program_reuses_whole_blocks_of_its_context() -> None:
     finish(model)
     model.submit(call("t2", 300, program="p", reusable_tokens=121), 10**9)
     model.submit(call("o", 300, program="other", reusable_tokens=121), 10**9)
-    end = ended(finish(model))
+    end = ends(finish(model))
     assert end["t2"].cached_tokens == 112  # 120 have KV: seven blocks of 16
     assert end["o"].cached_tokens == 0
-
-
-def test_at_least_one_prompt_token_is_computed() -> None:
-    model = engine()
-    model.submit(call("t1", 64, 1, program="p"), 0)
-    finish(model)
-    model.submit(call("t2", 64, 1, program="p", reusable_tokens=64), 10**9)
-    assert ended(finish(model))["t2"].cached_tokens == 48
 
 
 def test_a_shared_prefix_is_resident_once() -> None:
     model = engine()
     model.submit(call("a", 160, prefix_group="g", prefix_tokens=100), 0)
     model.submit(call("b", 160, prefix_group="g", prefix_tokens=100), 0)
-    both = ended(finish(model))
+    both = ends(finish(model))
     assert both["a"].cached_tokens == both["b"].cached_tokens == 0
     sample = model.pool_sample(10**9)
     assert sample.free_blocks == 1000 - 6 - 4 - 4
     assert sample.evictable_blocks == 8  # the prefix stays while contexts that begin with it do
-    model.submit(call("c", 160, prefix_group="g", prefix_tokens=100), 10**9)
-    assert ended(finish(model))["c"].cached_tokens == 96
+    assert run(model, "c", 160, 10**9, prefix_group="g", prefix_tokens=100).cached_tokens == 96
     for program in "abc":
         model.discard(program)
     sample = model.pool_sample(2 * 10**9)
     assert (sample.free_blocks, sample.evictable_blocks) == (1000 - 6, 6)
 
 
-def test_the_least_recently_used_context_is_evicted() -> None:
-    model = engine(pool_blocks=30)
-    for i, name in enumerate("ab"):
-        model.submit(call(name + "1", 160, program=name), i)
-        finish(model)
-    model.submit(call("c1", 240, program="c"), 10**6)
-    finish(model)
-    model.submit(call("b2", 161, program="b", reusable_tokens=160), 2 * 10**6)
-    assert ended(finish(model))["b2"].cached_tokens == 160
-    model.submit(call("a2", 161, program="a", reusable_tokens=160), 3 * 10**6)
-    assert ended(finish(model))["a2"].cached_tokens < 160
-
-
-def late_engine() -> EngineModel:
-    return EngineModel(replace(TOY, results_late=True), pool_blocks=1000)
-
-
 def test_late_results_cost_a_turn_one_step_more() -> None:
-    model = late_engine()
+    model = EngineModel(replace(TOY, results_late=True), pool_blocks=1000)
     model.submit(call("a", 100, 5, program="a"), 0)
     events = finish(model)
     assert first(events)["a"].at_ns == 111 * US  # prefilled after 110
-    assert ended(events)["a"].at_ns == 115 * US  # its last token was computed after 114
-    assert ended(events)["a"].output_tokens == 5
-    model.submit(call("a2", 200, program="a", reusable_tokens=105), 200 * US)
-    assert ended(finish(model))["a2"].cached_tokens == 96  # 104 tokens have KV, the last one has none
-
-
-def test_of_two_turns_each_learns_when_the_other_s_step_is_done() -> None:
-    model = late_engine()
-    model.submit(call("a", 100, 5), 0)
-    model.advance(111_500)
-    model.submit(call("b", 50, 1), 111_500)  # prefilled from 112 to 172
-    events = finish(model)
-    assert first(events)["b"].at_ns == ended(events)["b"].at_ns == 173 * US
-    assert ended(events)["a"].at_ns == 175 * US
+    assert ends(events)["a"].at_ns == 115 * US  # its last token was computed after 114
+    assert ends(events)["a"].output_tokens == 5
+    assert (
+        run(model, "a2", 200, 200 * US, program="a", reusable_tokens=105).cached_tokens == 96
+    )  # 104 tokens have KV, the last one has none
 
 
 def test_a_prefill_step_tells_who_finished_before_it() -> None:
-    model = late_engine()
+    model = EngineModel(replace(TOY, results_late=True), pool_blocks=1000)
     model.submit(call("a", 100, 5), 0)
     model.advance(113_500)
     model.submit(call("b", 50, 2), 113_500)  # prefilled from 114, when a has its last token, to 174
     events = finish(model)
-    assert ended(events)["a"].at_ns == 174 * US
+    assert ends(events)["a"].at_ns == 174 * US
     assert first(events)["b"].at_ns == 175 * US
-    assert ended(events)["b"].at_ns == 176 * US
+    assert ends(events)["b"].at_ns == 176 * US
 
 
 def test_eviction_frees_whole_pieces_the_last_ones_first() -> None:
@@ -205,6 +129,14 @@ def test_eviction_frees_whole_pieces_the_last_ones_first() -> None:
     assert model.cache.evict("a", 1) == 0
 
 
+def test_without_pins_the_least_recently_used_context_is_evicted() -> None:
+    model = engine(pool_blocks=30)
+    for at_ns, (name, tokens) in enumerate({"a": 160, "b": 160, "c": 240}.items()):
+        run(model, name, tokens, at_ns)
+    assert run(model, "b2", 161, 2 * 10**6, program="b", reusable_tokens=160).cached_tokens == 160
+    assert run(model, "a2", 161, 3 * 10**6, program="a", reusable_tokens=160).cached_tokens < 160
+
+
 def test_a_pin_keeps_a_context_until_it_expires() -> None:
     model = engine(pool_blocks=30)
     model.submit(call("a1", 160, program="a"), 0)
@@ -217,15 +149,13 @@ def test_a_pin_keeps_a_context_until_it_expires() -> None:
     for i in range(3):
         model.submit(call(f"f{i}", 250), 2 * 10**6 + i)
         finish(model)
-    model.submit(call("a2", 161, program="a", reusable_tokens=160), 10**8)
-    assert ended(finish(model))["a2"].cached_tokens == 160
+    assert run(model, "a2", 161, 10**8, program="a", reusable_tokens=160).cached_tokens == 160
     assert model.cache.pins() == {}  # use ends a pin
     assert model.retain("a", 10**9, 2 * 10**8) == ""
     model.submit(call("late", 400), 10**9)
     finish(model)
     assert model.cache.pins() == {}
-    model.submit(call("a3", 177, program="a", reusable_tokens=161), 2 * 10**9)
-    assert ended(finish(model))["a3"].cached_tokens < 160
+    assert run(model, "a3", 177, 2 * 10**9, program="a", reusable_tokens=161).cached_tokens < 160
 
 
 def test_pins_take_no_more_than_their_budget() -> None:
@@ -245,42 +175,18 @@ def test_pins_take_no_more_than_their_budget() -> None:
     assert model.cache.budgeted_blocks == 15
 
 
-def test_a_waiting_call_starts_when_a_pin_expires() -> None:
-    model = engine(pool_blocks=30)
-    model.submit(call("a", 160), 0)
-    finish(model)
-    model.retain("a", 10_000 * US, 200 * US)
-    model.submit(call("r", 16, 250), 200 * US)
-    model.advance(200 * US)
-    model.submit(call("w", 300, 20), 201 * US)
-    model.advance(300 * US)
-    assert model.pool_sample(300 * US).turns_waiting == 1
-    model.release("a", 350 * US)
-    model.advance(400 * US)
-    assert model.pool_sample(400 * US).turns_waiting == 1  # r's own growth is in the way
-    assert ended(finish(model))["w"].ok
-
-
-def test_pins_are_reclaimed_before_a_running_call_is_retracted() -> None:
-    model = engine(pool_blocks=30, pin_budget_ratio=1)
-    for i, name in enumerate("ab"):
-        model.submit(call(name, 160), i)
-        finish(model)
-    assert model.retain("a", 10**9, 10**6) == ""
-    assert model.retain("b", 10**8, 10**6) == ""
-    model.submit(call("r", 100, 120), 2 * 10**6)
-    finish(model)
+@pytest.mark.parametrize(("pool_blocks", "call_of"), [(30, (100, 120)), (22, (160, 1))])
+def test_pins_are_given_up_before_a_call_is_retracted_or_none_can_run(
+    pool_blocks: int, call_of: tuple[int, int]
+) -> None:
+    model = engine(pool_blocks=pool_blocks)
+    model._pool.pin_budget_ratio = 1.0
+    for name, until_ns in (("a", 10**9), ("b", 10**8)):
+        run(model, name, 160)
+        assert model.retain(name, until_ns, 10**6) == ""
+    assert run(model, "r", *call_of[:1], 2 * 10**6, output=call_of[1]).ok
     assert set(model.cache.pins()) == {"a"}  # b's would have expired first
     assert model.pool_sample(10**7).retractions == 0
-
-
-def test_nothing_runs_but_pins_fill_the_pool() -> None:
-    model = engine(pool_blocks=12, pin_budget_ratio=1)
-    model.submit(call("a", 160), 0)
-    finish(model)
-    assert model.retain("a", 10**12, 10**6) == ""
-    model.submit(call("b", 160), 2 * 10**6)
-    assert ended(finish(model))["b"].ok
 
 
 def test_the_newest_call_is_retracted_and_ends_later_with_all_its_output() -> None:
@@ -290,10 +196,10 @@ def test_the_newest_call_is_retracted_and_ends_later_with_all_its_output() -> No
     model.submit(call("new", 100, 1500), 900 * US)
     events += finish(model)
     assert model.pool_sample(10**9).retractions == 1
-    ends = ended(events)
-    assert {name: end.output_tokens for name, end in ends.items()} == {"old": 2500, "new": 1500}
-    assert ends["old"].at_ns < ends["new"].at_ns
-    assert ends["new"].service_ns < ends["new"].at_ns - 900 * US  # it waited between
+    old, new = (ends(events)[name] for name in ("old", "new"))
+    assert (old.output_tokens, new.output_tokens) == (2500, 1500)
+    assert old.at_ns < new.at_ns
+    assert new.service_ns < new.at_ns - 900 * US  # it waited between
     assert sum(isinstance(event, FirstToken) for event in events) == 2
     retractions, recomputed_tokens = model.redone
     assert retractions == 1
@@ -308,11 +214,11 @@ def test_aborts() -> None:
     assert model.abort("waits", 50 * US)
     assert not model.abort("waits", 50 * US)
     assert not model.abort("unknown", 50 * US)
-    waits = ended(model.drain())["waits"]
+    waits = ends(model.drain())["waits"]
     assert (waits.ok, waits.at_ns, waits.output_tokens) == (False, 50 * US, 0)
     model.advance(110 * US)
     assert model.abort("runs", 120 * US + 1)
-    runs = ended(finish(model))["runs"]
+    runs = ends(finish(model))["runs"]
     assert (runs.ok, runs.at_ns, runs.output_tokens) == (False, 121 * US, 12)
     assert model.pool_sample(10**9).turns_running == 0
 
@@ -337,3 +243,21 @@ def test_bad_calls_and_sizes_are_refused() -> None:
         engine(pool_blocks=0)
     with pytest.raises(ConfigError, match="chunk_tokens"):
         engine(chunk_tokens=15)
+
+
+def test_what_the_pools_blocks_were_used_for() -> None:
+    """A pool of 20 blocks of 16 tokens, in block-seconds."""
+    model, us = engine(pool_blocks=20), 1e-6
+    run(model, "a1", 160, 100 * US, program="a")
+    used = model.space_time
+    # 100 us of nothing; a prefill of 170 us in 10 blocks, 10 stay free; then "a" rests in its blocks
+    assert used.unused == pytest.approx(20 * 100 * us + 10 * 170 * us)
+    assert used.prefill == pytest.approx(10 * 170 * us)
+    assert (used.recompute, used.decode) == (0, 0)
+    model.discard("a", 400 * US)
+    assert used.caching == pytest.approx(10 * 130 * us)
+    run(model, "a2", 192, 400 * US, program="a", reusable_tokens=160)
+    # 12 blocks for 202 us, of whose 192 tokens 160 had been there
+    assert used.recompute == pytest.approx(12 * 202 * us * 160 / 192)
+    assert used.prefill == pytest.approx(10 * 170 * us + 12 * 202 * us * 32 / 192)
+    assert model.redone == (0, 160)

@@ -10,11 +10,11 @@ from engine_operations import PROFILE, TOY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.errors import ConfigError, LocalEventError
+from controlplane.core.model.errors import ConfigError, LocalEventError
 from controlplane.lab.sim.decode_batch import DecodeBatch
 from controlplane.lab.sim.kernel import Kernel
-from controlplane.lab.sim.profile import list_profiles, load_profile
-from controlplane.lab.sim.publisher import Publisher
+from controlplane.lab.sim.profile import PROFILES, list_profiles, load_profile
+from controlplane.lab.sim.turn_events import Publisher
 
 TURNS = st.lists(st.tuples(st.integers(1, 5000), st.integers(2, 400)), min_size=1, max_size=12)
 
@@ -73,8 +73,7 @@ def test_every_built_in_profile_is_sound() -> None:
 
 
 def test_the_measured_profile_gives_back_the_calibration() -> None:
-    path = Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json"
-    data = json.loads(path.read_text())
+    data = json.loads((PROFILES / "h200-llama31-8b.json").read_text())
     profile = load_profile("h200-llama31-8b")
     for tokens, measured_s in data["prefill_s"].items():
         step_ns = profile.prefill_ns(0, int(tokens)) + profile.step_overhead_ns
@@ -85,16 +84,12 @@ def test_the_measured_profile_gives_back_the_calibration() -> None:
         assert profile.decode_ps(batch, batch * middle) / 1e12 == pytest.approx(measured_s, rel=0.03)
 
 
-def profile_file(tmp_path: Path, **changes: Any) -> Path:
-    data = json.loads((Path(load_profile.__code__.co_filename).parent / "profiles" / "h100.json").read_text())
-    data |= changes
+def profile_file(tmp_path: Path, of: str = "h100", **changes: Any) -> Path:
+    """A built-in profile's file with those changes; None takes a field out."""
+    data = json.loads((PROFILES / f"{of}.json").read_text()) | changes
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
     return path
-
-
-def test_a_profile_file_is_read_by_path(tmp_path: Path) -> None:
-    assert load_profile(profile_file(tmp_path, name="mine")).name == "mine"
 
 
 def test_of_a_mixture_of_experts_the_active_ones_compute_and_all_lie_in_memory(tmp_path: Path) -> None:
@@ -106,65 +101,49 @@ def test_of_a_mixture_of_experts_the_active_ones_compute_and_all_lie_in_memory(t
     assert load_profile(profile_file(tmp_path, active_parameters=0.0)) == dense
 
 
+def test_only_a_named_publisher_counts() -> None:
+    def numbers(publisher: Publisher) -> list[int]:
+        return [publisher.stamp(7)["sequence"] for _ in range(2)]
+
+    assert (numbers(Publisher("")), numbers(Publisher("n"))) == ([0, 0], [1, 2])
+    assert TOY.source
+
+
+MEASURED, ANALYTIC = "h200-llama31-8b", "h100"
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("of", "changes", "message"),
     [
-        ({"active_parameters": 9e9}, r"\$\.active_parameters: expected at most 8\.03e\+09, got 9e\+09"),
-        ({"flops_per_s": None}, "missing required field `flops_per_s`"),
-        ({"flops_per_s": -1.0}, r"`float` > 0\.0 - at `\$\.flops_per_s`"),
-        ({"memory_use_ratio": 1.5}, r"`float` <= 1\.0 - at `\$\.memory_use_ratio`"),
-        ({"memory_bytes": 1e9}, r"\$\.memory_bytes: expected room for .* of weights"),
-        ({"speed": 1}, "unknown field `speed`"),
-        ({"kind": "guessed"}, "Invalid value 'guessed' - at `\\$.kind`"),
+        (ANALYTIC, {"active_parameters": 9e9}, r"\$\.active_parameters: expected at most 8\.03e\+09, got 9e\+09"),
+        (ANALYTIC, {"flops_per_s": None}, "missing required field `flops_per_s`"),
+        (ANALYTIC, {"memory_use_ratio": 1.5}, r"`float` <= 1\.0 - at `\$\.memory_use_ratio`"),
+        (ANALYTIC, {"memory_bytes": 1e9}, r"\$\.memory_bytes: expected room for .* of weights"),
+        (ANALYTIC, {"speed": 1}, "unknown field `speed`"),
+        (ANALYTIC, {"kind": "guessed"}, "Invalid value 'guessed' - at `\\$.kind`"),
+        (MEASURED, {"prefill_s": {"1000": 0.1}}, "at least two lengths"),
+        (MEASURED, {"prefill_s": {"1000": 0.1, "2000": 0.1}}, r"\$\.prefill_s\.2000: expected more than"),
+        (MEASURED, {"prefill_s": {"x": 0.1, "2000": 0.1}}, "prompt lengths in tokens as keys"),
+        (MEASURED, {"decode_base_us": 0}, r"> 0\.0 - at `\$\.decode_base_us"),
+        (MEASURED, {"kv_bytes_per_token": -1}, "kv_bytes_per_token"),
     ],
 )
-def test_a_wrong_profile_file_is_explained(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = profile_file(tmp_path, **changes)
+def test_a_wrong_profile_file_is_explained(tmp_path: Path, of: str, changes: dict[str, Any], message: str) -> None:
+    path = profile_file(tmp_path, of, **changes)
     with pytest.raises(ConfigError, match=message) as error:
         load_profile(path)
     assert str(error.value).startswith(str(path))
-
-
-@pytest.mark.parametrize(
-    ("prefill", "message"),
-    [
-        ({"1000": 0.1}, "at least two lengths"),
-        ({"1000": 0.1, "2000": 0.1}, r"\$\.prefill_s\.2000: expected more than"),
-        ({"x": 0.1, "2000": 0.1}, "prompt lengths in tokens as keys"),
-        ({"1000": -0.1, "2000": 0.1}, r"> 0\.0 - at `\$\.prefill_s"),
-    ],
-)
-def test_a_wrong_calibration_is_explained(tmp_path: Path, prefill: dict[str, float], message: str) -> None:
-    source = Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json"
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps(json.loads(source.read_text()) | {"prefill_s": prefill}))
-    with pytest.raises(ConfigError, match=message):
-        load_profile(path)
+    with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, b200-llama31-70b, h100, h200"):
+        load_profile("h300")
 
 
 def test_what_a_token_of_kv_takes_is_the_models_shape_and_may_be_unknown(tmp_path: Path) -> None:
-    """Llama-3.1-8B in bf16: keys and values of 32 layers, 8 heads of 128 values, 2 bytes each."""
-    shape = 2 * 32 * 8 * 128 * 2
-    large = 2 * 80 * 8 * 128 * 2  # Llama-3.1-70B has 80 layers
+    """Llama-3.1-8B in bf16: keys and values of 32 layers (70B: 80), 8 heads of 128 values, 2 bytes each."""
     for name in list_profiles():
-        assert load_profile(name).kv_bytes_per_token == (large if name.endswith("70b") else shape)
-    assert load_profile(profile_file(tmp_path, kv_heads=4)).kv_bytes_per_token == shape // 2
-    data = json.loads(
-        (Path(load_profile.__code__.co_filename).parent / "profiles" / "h200-llama31-8b.json").read_text()
-    )
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps({key: value for key, value in data.items() if key != "kv_bytes_per_token"}))
-    assert load_profile(path).kv_bytes_per_token == 0
-    path.write_text(json.dumps(data | {"kv_bytes_per_token": -1}))
-    with pytest.raises(ConfigError, match=r"kv_bytes_per_token"):
-        load_profile(path)
-
-
-def test_an_unknown_profile_names_the_known_ones() -> None:
-    with pytest.raises(
-        ConfigError, match="no file 'h300'; built in: b200, b200-llama31-70b, h100, h200-llama31-8b, rtx3090"
-    ):
-        load_profile("h300")
+        layers = 80 if name.endswith("70b") else 32
+        assert load_profile(name).kv_bytes_per_token == 2 * layers * 8 * 128 * 2
+    assert load_profile(profile_file(tmp_path, kv_heads=4)).kv_bytes_per_token == 2 * 32 * 4 * 128 * 2
+    assert load_profile(profile_file(tmp_path, MEASURED, kv_bytes_per_token=None)).kv_bytes_per_token == 0
 
 
 def test_the_kernel_runs_by_time_rank_and_order() -> None:
@@ -176,20 +155,9 @@ def test_the_kernel_runs_by_time_rank_and_order() -> None:
     kernel.schedule(10, 0, seen.append, "second")
     kernel.cancel(kernel.schedule(10, 0, seen.append, "cancelled"))
     kernel.schedule(15, 0, lambda: kernel.schedule(15, 0, seen.append, "same instant"))
-    kernel.run_until(10)
-    assert (seen, kernel.now_ns, kernel.next_ns()) == (["first", "second", "rank 1"], 10, 15)
-    kernel.run_until(18)
-    assert kernel.now_ns == 18
-    with pytest.raises(LocalEventError, match="before 18 ns"):
-        kernel.schedule(17, 0, seen.append, "past")
-    kernel.run_until()
-    assert seen[3:] == ["same instant", "late"]
-    assert kernel.next_ns() is None
-
-
-def test_only_a_named_publisher_counts() -> None:
-    def numbers(publisher: Publisher) -> list[int]:
-        return [publisher.stamp(7)["sequence"] for _ in range(2)]
-
-    assert (numbers(Publisher("")), numbers(Publisher("n"))) == ([0, 0], [1, 2])
-    assert TOY.source
+    kernel.run(done=lambda: len(seen) == 3)
+    assert (seen, kernel.now_ns) == (["first", "second", "rank 1"], 10)
+    with pytest.raises(LocalEventError, match="before 10 ns"):
+        kernel.schedule(9, 0, seen.append, "past")
+    kernel.run()
+    assert (seen[3:], kernel.now_ns, kernel.executed) == (["same instant", "late"], 20, 6)

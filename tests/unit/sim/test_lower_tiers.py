@@ -4,16 +4,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-from engine_operations import CXL, DRAM, PROFILE, TIERED, TOY, Driven, Operation
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from engine_operations import DRAM, TOY
+from toy_engine import call, finish, first
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import ContextMoved
-from controlplane.core.memory.lru import Lru
-from controlplane.core.memory.opportunistic import Opportunistic
-from controlplane.core.memory.typed import Typed
-from controlplane.lab.sim.engine_model import Call, EngineModel
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import ContextMoved, FirstToken
+from controlplane.core.policies.memory.opportunistic import Opportunistic
+from controlplane.core.policies.memory.typed import Typed
+from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
 
 BLOCK_PS = 16 * 1000 * 100  # TOY's 1000 bytes a token at 10 bytes a ns
@@ -54,27 +52,16 @@ def test_a_copy_grows_and_never_shrinks_by_being_put_again() -> None:
     assert (one.held("a"), one.used_blocks) == (5, 5)
 
 
-def test_a_copy_larger_than_the_tier_is_cut_to_it() -> None:
-    one = tier(10)
-    one.put("a", 3)
-    assert one.put("b", 25) == [("a", 3)]
-    assert held(one, "a", "b") == [0, 10]
-
-
-def test_the_rank_goes_before_the_last_use() -> None:
+def test_the_rank_goes_before_the_last_use_and_nobody_displaces_a_higher_one() -> None:
     one = tier(10, idle=2, busy=1, next=1)
     one.put("idle", 5)
     one.put("busy", 5)
     assert one.put("next", 3) == [("busy", 5)]
     assert held(one, "idle", "busy", "next") == [5, 2, 3]
-
-
-def test_a_copy_displaces_none_that_ranks_above_it() -> None:
-    one = tier(10, idle=2, busy=1)
-    one.put("idle", 7)
-    assert one.put("busy", 5) == []
     assert one.put("gone", 5) == []
-    assert held(one, "idle", "busy", "gone") == [7, 3, 0]
+    assert held(one, "gone") == [0]
+    assert one.put("idle", 25) == [("busy", 2), ("next", 3)], "cut to the tier"
+    assert held(one, "idle") == [10]
 
 
 # A chain
@@ -89,7 +76,6 @@ def test_what_leaves_one_tier_goes_to_the_next_and_is_read_from_the_fastest() ->
     assert below.find("a", 2, 100) == (3, 2 * 100 + 1000)
     assert below.find("a", 0, 3) == (3, 300)
     assert below.find("a", 5, 100) == (0, 0)
-    assert below.written_blocks == 8 + 6 + 5
     below.cut("a", 0)
     assert not below.holds("a")
     assert below.holds("b")
@@ -103,70 +89,33 @@ def engine(pool_blocks: int, tiers: tuple[TierSpec, ...] = (DRAM,), **options: A
     return EngineModel(TOY, pool_blocks=pool_blocks, tiers=tiers, **options)
 
 
-def run(model: EngineModel, name: str, prompt: int, reusable: int = 0, program: str = "", **more: Any) -> Any:
-    """One call to its end: its first token and its end."""
-    call = Call(
-        turn_id=name,
-        program_id=program or name,
-        prompt_tokens=prompt,
-        output_tokens=1,
-        reusable_tokens=reusable,
-        **more,
-    )
-    model.submit(call, 0)
-    events = rest(model)
-    return [event for event in events if hasattr(event, "turn_id")][-2:]
+def run(
+    model: EngineModel, name: str, prompt: int, reusable: int = 0, program: str = "", **more: Any
+) -> FirstToken:
+    """One call to its end; how it began."""
+    model.submit(call(name, prompt, program=program, reusable_tokens=reusable, **more), 0)
+    return first(finish(model))[name]
 
 
-def rest(model: EngineModel) -> list[Any]:
-    """What happens until nothing has to be done."""
-    events: list[Any] = []
-    while (wake_ns := model.next_wake_ns()) is not None:
-        events += model.advance(wake_ns)
-    return events
-
-
-def in_two_pieces(model: EngineModel) -> None:
-    """The context of program ``a``: 4 blocks of its first turn, 6 of its second."""
+@pytest.mark.parametrize(("gb_per_s", "load_ns"), [(10.0, 6 * BLOCK_PS // 1000), (0.1, 6 * 16 * 1000 * 10)])
+def test_an_evicted_context_is_loaded_back_beside_the_computation(gb_per_s: float, load_ns: int) -> None:
+    model = engine(20, (dataclasses.replace(DRAM, gb_per_s=gb_per_s),))
     run(model, "a0", 64, program="a")
-    run(model, "a1", 160, reusable=64, program="a")
-
-
-def test_an_evicted_context_is_loaded_back_instead_of_computed() -> None:
-    model = engine(20)
-    in_two_pieces(model)
+    run(model, "a1", 160, reusable=64, program="a")  # a piece of 4 blocks and one of 6
     run(model, "b", 256)
-    assert model.cache.find("a").blocks == 4  # type: ignore[union-attr]
-    token, end = run(model, "a2", 176, reusable=160, program="a")
-    assert token.cached_tokens == end.cached_tokens == 160
-    assert token.prefill_ns == 10_000 + max(16_000, 6 * BLOCK_PS // 1000)
-    assert model.cache.below is not None
+    assert model.cache.find("a").blocks == 4
+    token = run(model, "a2", 176, reusable=160, program="a")
+    assert (token.cached_tokens, token.prefill_ns) == (160, 10_000 + max(16_000, load_ns))
     assert model.cache.below.loaded_blocks == 6
-
-
-def test_a_load_longer_than_the_computation_is_what_the_step_takes() -> None:
-    slow = dataclasses.replace(DRAM, gb_per_s=0.1)
-    model = engine(20, (slow,))
-    in_two_pieces(model)
-    run(model, "b", 256)
-    token, _ = run(model, "a2", 176, reusable=160, program="a")
-    assert token.prefill_ns == 10_000 + 6 * 16 * 1000 * 10
-
-
-def test_without_a_tier_it_is_computed_again() -> None:
-    model = engine(20, ())
-    in_two_pieces(model)
-    run(model, "b", 256)
-    assert run(model, "a2", 176, reusable=160, program="a")[1].cached_tokens == 64
 
 
 def test_a_history_that_was_rewritten_is_not_loaded_beyond_what_is_shared() -> None:
     model = engine(20)
     run(model, "a", 160)
     run(model, "b", 256)
-    assert run(model, "a2", 176, reusable=96, program="a")[1].cached_tokens == 96
+    assert run(model, "a2", 176, reusable=96, program="a").cached_tokens == 96
     run(model, "b2", 256, program="b2")
-    assert run(model, "a3", 176, reusable=176, program="a")[1].cached_tokens == 160, "as far as it goes now"
+    assert run(model, "a3", 176, reusable=176, program="a").cached_tokens == 160, "as far as it goes now"
 
 
 def test_demote_moves_it_at_once_and_discard_leaves_nothing_anywhere() -> None:
@@ -175,24 +124,14 @@ def test_demote_moves_it_at_once_and_discard_leaves_nothing_anywhere() -> None:
     free = model.cache.free_blocks
     assert model.demote("a")
     assert model.cache.free_blocks == free + 10
-    assert run(model, "a2", 176, reusable=160, program="a")[1].cached_tokens == 160
+    assert run(model, "a2", 176, reusable=160, program="a").cached_tokens == 160
     model.demote("a")
     model.discard("a")
-    assert run(model, "a3", 192, reusable=176, program="a")[1].cached_tokens == 0
+    assert run(model, "a3", 192, reusable=176, program="a").cached_tokens == 0
     assert not model.demote("nobody")
-
-
-def test_a_running_turn_is_not_demoted() -> None:
-    model = engine(100)
-    model.submit(Call(turn_id="a", program_id="a", prompt_tokens=160, output_tokens=100), 0)
-    model.advance(model.next_wake_ns() or 0)
-    assert not model.demote("a")
-
-
-def test_nothing_can_be_demoted_without_a_tier() -> None:
-    model = engine(100, ())
-    run(model, "a", 160)
-    assert not model.demote("a")
+    model.submit(call("b", 160, 100), 0)
+    model.advance(model.next_wake_ns())
+    assert not model.demote("b"), "its turn runs"
 
 
 def test_a_shared_prefix_stays_on_the_device() -> None:
@@ -200,10 +139,10 @@ def test_a_shared_prefix_stays_on_the_device() -> None:
     shared = {"prefix_group": "system", "prefix_tokens": 64}
     run(model, "a", 160, **shared)
     model.demote("a")
-    assert run(model, "a2", 176, reusable=160, program="a", **shared)[1].cached_tokens == 160
+    assert run(model, "a2", 176, reusable=160, program="a", **shared).cached_tokens == 160
     model.demote("a")
     run(model, "b", 470)
-    assert run(model, "a3", 176, reusable=160, program="a", **shared)[1].cached_tokens == 0, "its beginning is gone"
+    assert run(model, "a3", 176, reusable=160, program="a", **shared).cached_tokens == 0, "its beginning is gone"
 
 
 def test_the_sample_tells_of_the_memory_below() -> None:
@@ -222,15 +161,12 @@ def test_a_call_whose_context_lies_below_does_not_begin_in_part(lies_below: bool
     run(model, "back", 30 * 16)
     assert model.demote("back")
     if not lies_below:
-        assert model.cache.below is not None
         model.cache.below.cut("back", 0)
     now_ns = 10**9
-    model.submit(Call(turn_id="runs", program_id="runs", prompt_tokens=16, output_tokens=640), now_ns)
+    model.submit(call("runs", 16, 640), now_ns)
     model.advance(now_ns + 26_000)
-    again = Call(turn_id="back2", program_id="back", prompt_tokens=80 * 16, output_tokens=1, reusable_tokens=480)
-    model.submit(again, now_ns + 30_000)
-    while (wake_ns := model.next_wake_ns()) is not None and wake_ns <= now_ns + 200_000:
-        model.advance(wake_ns)
+    model.submit(call("back2", 80 * 16, program="back", reusable_tokens=480), now_ns + 30_000)
+    finish(model, now_ns + 200_000)
     assert model.pool_sample(now_ns + 200_000).turns_waiting == (1 if lies_below else 0)
 
 
@@ -242,7 +178,6 @@ def test_labels_decide_who_is_evicted_and_whose_copy_stays() -> None:
     run(model, "new", 160)
     assert model.cache.find("idle") is None
     assert model.cache.find("old") is not None
-    assert model.cache.below is not None
     assert model.cache.below.holds("idle")
     model.demote("old")
     assert not model.cache.below.holds("old"), "the idle one's copy does not make room for a busy one's"
@@ -256,45 +191,7 @@ def test_a_copy_of_a_program_that_ended_makes_room_for_the_living() -> None:
     model.park("ended")
     model.label("rests", "inactive")
     model.demote("rests")
-    assert model.cache.below is not None
     assert model.cache.below.holds("rests"), "nobody waits for the other one"
-
-
-def test_a_label_that_is_taken_back_orders_no_more() -> None:
-    model = engine(20, memory=Typed())
-    run(model, "old", 160)
-    run(model, "labelled", 160)
-    model.label("labelled", "idle")
-    model.label("labelled", "")
-    run(model, "new", 160)
-    assert model.cache.find("old") is None
-    assert model.cache.find("labelled") is not None
-
-
-# Whatever happens
-
-
-@settings(deadline=None, max_examples=80)
-@given(
-    script=TIERED,
-    pool_blocks=st.sampled_from([40, 150, 300]),
-    tiers=st.sampled_from([(DRAM,), (DRAM, CXL)]),
-    memory=st.sampled_from([Lru(), Typed()]),
-)
-def test_no_block_is_lost_and_no_tier_overflows(
-    script: list[Operation], pool_blocks: int, tiers: tuple[TierSpec, ...], memory: Any
-) -> None:
-    profile = dataclasses.replace(PROFILE, kv_bytes_per_token=1000)
-    model = EngineModel(
-        profile, pool_blocks=pool_blocks, chunk_tokens=512, max_running=6, tiers=tiers, memory=memory
-    )
-    run = Driven(model).run(script)
-    below = model.cache.below
-    assert below is not None
-    assert 0 <= below.used_blocks <= below.total_blocks
-    assert model.open_calls() == []
-    for call in run.accepted.values():
-        assert sum(event.turn_id == call.turn_id for event in run.events if hasattr(event, "output_tokens")) == 1
 
 
 # Its description
@@ -302,43 +199,20 @@ def test_no_block_is_lost_and_no_tier_overflows(
 
 def test_a_tier_is_described_in_a_line() -> None:
     spec = parse_tier("dram:2000000:50")
-    assert spec == TierSpec(name="dram", tokens=2_000_000, gb_per_s=50.0)
-    assert str(spec) == "dram:2000000:50"
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("dram:0:50", "dram.tokens"),
-        ("dram:100:0", "dram.gb_per_s"),
-        ("dram:100", "NAME:TOKENS:GB_PER_S"),
-        ("dram:many:50", "NAME:TOKENS:GB_PER_S"),
-    ],
-)
-def test_a_tier_that_makes_no_sense_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        parse_tier(text)
-
-
-def test_a_profile_must_say_how_large_a_tokens_kv_is() -> None:
-    unknown = dataclasses.replace(TOY, kv_bytes_per_token=0)
+    assert (spec, str(spec)) == (TierSpec(name="dram", tokens=2_000_000, gb_per_s=50.0), "dram:2000000:50")
+    for text, told in {
+        "dram:0:50": "tokens",
+        "dram:100:0": "gb_per_s",
+        "dram:100": "NAME",
+        "dram:x:50": "NAME",
+    }.items():
+        with pytest.raises(ConfigError, match=told):
+            parse_tier(text)
     with pytest.raises(ConfigError, match="kv_bytes_per_token"):
-        EngineModel(unknown, pool_blocks=10, tiers=(DRAM,))
+        EngineModel(dataclasses.replace(TOY, kv_bytes_per_token=0), pool_blocks=10, tiers=(DRAM,))
 
 
 # What is fetched before it is needed, and what is told
-
-
-def test_what_was_fetched_is_there_without_a_load() -> None:
-    model = engine(100)
-    run(model, "a", 160)
-    model.demote("a")
-    assert model.fetch("a") == ""
-    model.advance(10**12)
-    token, _ = run(model, "a2", 176, reusable=160, program="a")
-    assert (token.cached_tokens, token.loaded_tokens, token.prefill_ns) == (160, 0, 10_000 + 16_000)
-    assert model.cache.below is not None
-    assert model.cache.below.loaded_blocks == 10
 
 
 def test_what_was_fetched_too_late_is_waited_for() -> None:
@@ -351,8 +225,13 @@ def test_what_was_fetched_too_late_is_waited_for() -> None:
         model.demote("a")
         if fetched:
             assert model.fetch("a") == ""
-        took_ns.append(run(model, "a2", 176, reusable=160, program="a")[0].prefill_ns)
+        took_ns.append(run(model, "a2", 176, reusable=160, program="a").prefill_ns)
     assert took_ns[1] == pytest.approx(took_ns[0], rel=0.01)
+    model.demote("a")
+    assert model.fetch("a") == ""
+    model.advance(10**15)
+    token = run(model, "a3", 192, reusable=176, program="a")
+    assert (token.cached_tokens, token.loaded_tokens, token.prefill_ns) == (176, 0, 10_000 + 16_000), "in time"
 
 
 def test_a_shared_prefix_must_be_there_for_what_is_fetched_behind_it() -> None:
@@ -361,7 +240,7 @@ def test_a_shared_prefix_must_be_there_for_what_is_fetched_behind_it() -> None:
     run(model, "a", 160, **shared)
     model.demote("a")
     assert model.fetch("a") == ""
-    assert run(model, "a2", 176, reusable=160, program="a", **shared)[1].cached_tokens == 160
+    assert run(model, "a2", 176, reusable=160, program="a", **shared).cached_tokens == 160
     model.demote("a")
     run(model, "b", 470)
     assert "could be used" in model.fetch("a")
@@ -374,15 +253,15 @@ def test_what_cannot_be_fetched_is_told_why() -> None:
     run(model, "a", 160)
     assert "lies below" in model.fetch("a"), "it is on the device"
     model.demote("a")
-    model.submit(Call(turn_id="b", program_id="b", prompt_tokens=300, output_tokens=20), 10**12)
+    model.submit(call("b", 300, 20), 10**12)
     model.advance(10**12)
     assert "no room" in model.fetch("a")
 
 
 def moves(model: EngineModel, name: str, prompt: int) -> list[tuple[str, int]]:
     """What is told of contexts while a call runs."""
-    model.submit(Call(turn_id=name, program_id=name, prompt_tokens=prompt, output_tokens=1), 0)
-    return [(event.program_id, event.below_tokens) for event in rest(model) if isinstance(event, ContextMoved)]
+    model.submit(call(name, prompt), 0)
+    return [(event.program_id, event.below_tokens) for event in finish(model) if isinstance(event, ContextMoved)]
 
 
 def test_what_left_the_device_unasked_or_lost_its_copy_is_told() -> None:

@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 from experiments import experiment
-from test_world import TWO_TURNS, ControllerDouble, trace_of, world_of
 from typer.testing import CliRunner
+from worlds import TWO_TURNS, ControllerDouble, spec, trace_of, world_of
 
 from controlplane.cli.app import app
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import PRESETS
-from controlplane.core.types import seconds
-from controlplane.lab.experiment import Experiment
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.sim.contention import Contention, parse_contention
-from controlplane.lab.sim.solo import IdealTimes
+from controlplane.lab.sim.ideal_time import IdealTimes
 from controlplane.lab.simulate import run_of, simulate
-from controlplane.lab.workload.arrivals import Closed, Poisson
+from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.tool_fits import fit_tools
@@ -50,16 +49,21 @@ def ran(*programs: ProgramTrace, **options: Any) -> ControllerDouble:
 # Contention
 
 
-def test_without_contention_tools_take_what_the_trace_says() -> None:
-    control = ran(*(one_call(f"p{k}", 5.0) for k in range(4)), cpus=1.0)
-    assert set(took_ns(control).values()) == {5 * MS}
-    assert len(control.of(ev.HostSampled)) == 1
-
-
-def test_tools_that_start_together_share_the_cpus() -> None:
-    """Four on two CPUs take twice as long. Their turns are one batch, so that they start at one time."""
-    control = ran(*(one_call(f"p{k}", 5.0) for k in range(4)), cpus=2.0, contention=EACH)
-    assert set(took_ns(control).values()) == {10 * MS}
+@pytest.mark.parametrize(
+    ("options", "took", "waited"),
+    [
+        ({"cpus": 1.0}, 5, 0),  # what the trace says
+        ({"cpus": 2.0, "contention": EACH}, 10, 0),  # their turns are one batch, so that they start at one time
+        ({"cpus": 1.0, "contention": EACH, "tool_slots": 2}, 10, 10),  # two share it, then the other two do
+        ({"cpus": 4.0, "tool_slots": 2}, 5, 5),
+    ],
+)
+def test_four_tools_wait_for_slots_and_share_the_cpus(options: dict[str, Any], took: int, waited: int) -> None:
+    control = ran(*(one_call(f"p{k}", 5.0) for k in range(4)), **options)
+    assert set(took_ns(control).values()) == {took * MS}
+    starts = [now_ns for now_ns, _ in control.of(ev.ToolStarted)]
+    assert [start_ns - starts[0] for start_ns in starts] == [0, 0, waited * MS, waited * MS]
+    assert len(control.of(ev.ToolEnqueued)) == 4
 
 
 def test_waiting_is_not_slowed() -> None:
@@ -79,15 +83,6 @@ def test_waiting_is_not_slowed() -> None:
     assert took_ns(wide) == {"one": 5 * MS, "wide": (5 + 28) * MS}
 
 
-def test_a_slot_is_waited_for_before_the_cpus_are() -> None:
-    """Four tools, two slots, one CPU: two share it, then the other two do."""
-    programs = [one_call(f"p{k}", 5.0) for k in range(4)]
-    control = ran(*programs, cpus=1.0, tool_slots=2, contention=EACH)
-    assert set(took_ns(control).values()) == {10 * MS}
-    starts = [now_ns for now_ns, _ in control.of(ev.ToolStarted)]
-    assert starts[2:] == [start_ns + 10 * MS for start_ns in starts[:2]]
-
-
 def test_the_host_is_sampled_every_second() -> None:
     control = ran(*(one_call(f"p{k}", 2000.0) for k in range(3)), cpus=2.0, contention=EACH)
     samples = control.of(ev.HostSampled)
@@ -98,33 +93,18 @@ def test_the_host_is_sampled_every_second() -> None:
     assert {event.cpus for _, event in samples} == {2.0}
 
 
-def spec(**changes: Any) -> Experiment:
-    return experiment(**{"pool_tokens": 40_000, "shared_prefix": 0, **changes})
-
-
-def test_a_host_with_cpus_for_all_changes_nothing() -> None:
-    plain, contended = (simulate(spec(contention=shared, cpus=100.0)) for shared in (False, True))
-    assert contended.turns == plain.turns
-    assert contended.programs == plain.programs
-    assert (plain.summary.tool_slowdown_ratio, contended.summary.tool_slowdown_ratio) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_ends_every_program_on_a_crowded_host(preset: str) -> None:
+def test_every_program_ends_on_a_crowded_host() -> None:
+    fits = fit_tools(run_of(spec()).trace.programs, "mine")
     ideal = IdealTimes(run_of(spec()).engine.build)
-    crowded = spec(
-        preset=PRESETS[preset],
-        contention=True,
-        cpu_shares=("0.7",),
-        cpus=1.0,
-        tools=fit_tools(run_of(spec()).trace.programs, "t"),
-        scale_tools=5.0,
-    )
-    result = simulate(crowded, ideal=ideal)
+    crowded = spec(contention=True, cpu_shares=("0.7",), cpus=1.0, tools=fits, scale_tools=5.0)
+    result, plain = simulate(crowded, ideal=ideal), simulate(spec())
     assert result == simulate(crowded, ideal=ideal)
     assert result.summary.programs_ended == 12
-    assert result.summary.tool_slowdown_ratio > 1.0
+    assert result.summary.tool_slowdown_ratio > 1.0 > plain.summary.tool_slowdown_ratio
     assert result.facts["tool contention"] == "CPUs shared; a tool uses 0.7"
+    assert result.facts["tool times"] == f"drawn, fitted to {fits.pool.calls} calls of mine"
+    assert (plain.facts["tool times"], plain.facts["tool contention"]) == ("the trace's", "none")
+    assert (result.scale, result.facts["scale"]) == (Scale(tools=5.0), "tokens x1, outputs x1, tools x5")
     assert all(program.completion_ns >= program.ideal_ns > 0 for program in result.programs)
 
 
@@ -164,29 +144,6 @@ def test_mars_admits_fewer_programs_than_fcfs_when_tools_starve_each_other() -> 
     assert mars.summary.makespan_s < 1.05 * stock.summary.makespan_s
 
 
-def test_a_host_that_is_crowded_from_the_first_call_on_is_seen_to_be_overloaded() -> None:
-    """All come at once: no call meets an idle host, and none is slower than the others."""
-    crowd = experiment(
-        trace=builds(20, 20),
-        preset=PRESETS["mars-no-admission"],
-        arrival=Closed(20),
-        seed=1,
-        pool_tokens=1_000_000,
-        cpus=4.0,
-        contention=True,
-    )
-    series = simulate(crowd).series
-    crowded = [
-        overloaded
-        for overloaded, use, tools in zip(
-            series.cpu_overloaded, series.cpu_use_ratio, series.tools_active, strict=True
-        )
-        if use >= 0.95 and tools >= 8
-    ]
-    assert len(crowded) > 50
-    assert sum(crowded) > 0.8 * len(crowded)
-
-
 # Drawn times
 
 
@@ -198,26 +155,12 @@ def test_drawn_times_differ_with_the_seed_and_the_copy_and_not_with_the_preset()
         chosen = run_of(spec(**({"trace": trace, "tools": fits, "programs": 8} | changes))).programs
         return [[turn.tool_ms for turn in program.turns] for program in chosen]
 
-    assert times() == times(preset=PRESETS["fcfs"], arrival=Poisson(9.0))
+    assert times() == times(preset="fcfs", arrival=Poisson(9.0))
     assert times() != times(seed=1)
     assert times()[:4] != times()[4:]
     assert times(tools=None)[:4] == times(tools=None)[4:]
     doubled = times(scale_tools=2.0)
     assert doubled == [[None if ms is None else 2.0 * ms for ms in program] for program in times()]
-
-
-def test_what_was_drawn_is_told() -> None:
-    fits = fit_tools(run_of(spec()).trace.programs, "mine")
-    assert simulate(spec(tools=fits)).facts["tool times"] == f"drawn, fitted to {fits.pool.calls} calls of mine"
-    assert simulate(spec()).facts["tool times"] == "the trace's"
-    assert simulate(spec()).facts["tool contention"] == "none"
-
-
-def test_the_scale_that_was_asked_for_is_told() -> None:
-    run, whole = (simulate(spec(scale_tools=factor, programs=3)) for factor in (0.5, 1.0))
-    assert run.scale == Scale(tools=0.5)
-    assert run.facts["scale"] == "tokens x1, outputs x1, tools x0.5"
-    assert run.summary.jct_mean_s < whole.summary.jct_mean_s
 
 
 # What a user writes

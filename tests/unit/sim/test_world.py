@@ -2,93 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import cycle
 from typing import Any
 
 import pytest
 from engine_operations import TOY
-from experiments import experiment
+from worlds import TWO_TURNS, ControllerDouble, spec, trace_of, world_of
 
-from controlplane.core import commands as cmd
-from controlplane.core import events as ev
-from controlplane.core.controller import Controller
-from controlplane.core.errors import ConfigError, ControlPlaneError
-from controlplane.core.policies import Window
-from controlplane.core.presets import PRESETS
-from controlplane.core.types import Pressure, seconds
-from controlplane.lab.experiment import Experiment
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ConfigError, ControlPlaneError
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.sim.engine_model import EngineModel
-from controlplane.lab.sim.fleet import Fleet, Site
-from controlplane.lab.sim.hardware import Profile
-from controlplane.lab.sim.kernel import Kernel
-from controlplane.lab.sim.publisher import Publisher
-from controlplane.lab.sim.session import Session
-from controlplane.lab.sim.solo import IdealTimes, solo_ns
-from controlplane.lab.sim.world import World
+from controlplane.lab.sim.ideal_time import IdealTimes, ideal_time_ns
 from controlplane.lab.simulate import run_of, simulate
 from controlplane.lab.workload.arrivals import Closed
-from controlplane.lab.workload.synthetic import synthesize
-from controlplane.lab.workload.telemetry import Telemetry
-from controlplane.lab.workload.trace import ProgramTrace, Trace, Turn
-from controlplane.wire.log import CommandRecord, EventRecord, Header, LogWriter, TickRecord, read_log
-
-
-class ControllerDouble:
-    """Admits everybody, or nobody; answers events with scripted commands."""
-
-    def __init__(self, *, admits: bool = True, **answers: list[cmd.Command]) -> None:
-        self.window = Window(limit=3, window=3.5, reason="")
-        self.pressure = Pressure()
-        self.events: list[tuple[int, ev.Event]] = []
-        self._admits = admits
-        self._answers = answers
-        self._due: list[cmd.Command] = []
-
-    def receive(self, event: ev.Event, now_ns: int) -> None:
-        self.events.append((now_ns, event))
-        if isinstance(event, ev.TurnQueued) and self._admits:
-            self._due.append(cmd.Admit(program_id=event.program_id))
-        self._due += self._answers.get(type(event).__name__, [])
-
-    def next_deadline_ns(self) -> int | None:
-        return 0 if self._due else None
-
-    def tick(self, now_ns: int) -> Sequence[cmd.Command]:
-        due, self._due = self._due, []
-        return due
-
-    def of(self, kind: type[ev.Event]) -> list[tuple[int, Any]]:
-        return [(now_ns, event) for now_ns, event in self.events if type(event) is kind]
-
-
-def trace_of(*turns: Turn, name: str = "p") -> ProgramTrace:
-    return ProgramTrace(program_id=name, source="test", turns=turns)
-
-
-def world_of(
-    *programs: ProgramTrace,
-    control: Any = None,
-    pool_blocks: int = 1000,
-    profile: Profile = TOY,
-    telemetry: Telemetry = Telemetry.FULL,
-    **options: Any,
-) -> World:
-    publisher = Publisher("sim/engine/1")
-    engine = EngineModel(profile, pool_blocks=pool_blocks, publisher=publisher)
-    options = {"arrivals_ns": [0] * len(programs), "control_delay_ns": 0} | options
-    return World(
-        Kernel(),
-        Fleet([Site(engine, publisher)]),
-        control or ControllerDouble(),
-        [Session(program, telemetry=telemetry) for program in programs],
-        **options,
-    )
-
-
-TWO_TURNS = (
-    Turn(input_tokens=100, output_tokens=11, tool="bash", tool_ms=5.0),
-    Turn(input_tokens=200, output_tokens=1),
-)
+from controlplane.lab.workload.trace import Trace, Turn
 
 
 def test_each_turn_takes_its_overhead_before_the_engine_has_it() -> None:
@@ -102,8 +32,10 @@ def test_each_turn_takes_its_overhead_before_the_engine_has_it() -> None:
     assert ttfts[0] == [ttft + 7_000 for ttft in ttfts[1]]
     assert [turn.hold_ns for turn in world.turns] == [0, 0]
     alone = trace_of(*TWO_TURNS)
-    solo = [solo_ns(alone, EngineModel(each, pool_blocks=1000)) for each in (profile, TOY)]
+    solo = [ideal_time_ns(alone, EngineModel(each, pool_blocks=1000)) for each in (profile, TOY)]
+    assert solo == [world.run() for world in (world_of(alone, profile=profile), world_of(alone))]
     assert solo[0] == solo[1] + 2 * 7_000
+    assert ideal_time_ns(trace_of(Turn(input_tokens=999, output_tokens=1)), EngineModel(TOY, pool_blocks=9)) == 0
 
 
 def test_a_turn_begins_when_the_last_one_ended_and_its_tool_returned() -> None:
@@ -136,6 +68,21 @@ def test_a_turn_begins_when_the_last_one_ended_and_its_tool_returned() -> None:
     assert world.turns[1].hold_ns == 0
 
 
+def test_who_was_paused_or_whose_lease_ran_out_asks_again_and_a_hold_counts_in_the_ttft() -> None:
+    class Leasing(ControllerDouble):
+        def tick(self, now_ns: int) -> Sequence[cmd.Command]:
+            return [replace(each, ttl_ns=1_000_000) for each in super().tick(now_ns)]
+
+    paused = ControllerDouble(ToolStarted=[cmd.Pause(program_id="p")])
+    for control in (paused, Leasing()):
+        world = world_of(trace_of(*TWO_TURNS), control=control, control_delay_ns=1_000_000)
+        world.run()
+        assert len(control.of(ev.TurnQueued)) == 2
+        turn = world.turns[0]
+        assert (turn.queued_ns, turn.admitted_ns, turn.hold_ns) == (0, 1_000_000, 1_000_000)
+        assert turn.first_token_ns == 1_000_000 + 110_000
+
+
 def test_a_turn_that_is_submitted_as_another_ends_loses_nothing() -> None:
     """b's tool returns at the very instant at which a's turn ends, 40 us after the prefill of both."""
     a = trace_of(Turn(input_tokens=100, output_tokens=41), name="a")
@@ -152,28 +99,6 @@ def test_a_turn_that_is_submitted_as_another_ends_loses_nothing() -> None:
     assert ends["b", 1] > 200_000
 
 
-def test_every_publisher_counts_its_events_without_gaps() -> None:
-    control = ControllerDouble()
-    world_of(*(trace_of(*TWO_TURNS, name=f"p{i}") for i in range(5)), control=control).run()
-    sequences: dict[str, list[int]] = {}
-    for _, event in control.events:
-        sequences.setdefault(event.publisher, []).append(event.sequence)
-    assert set(sequences) == {"sim/gate/1", "sim/engine/1", "sim/tool/1"}
-    for numbers in sequences.values():
-        assert numbers == list(range(1, len(numbers) + 1))
-
-
-def test_a_turn_that_ends_at_the_instant_at_which_another_comes_has_ended() -> None:
-    """The second program's turn takes 110 us and ends just when the tool of the first returns."""
-    tool_end_ns = (10 + 100 + 10) * 1000 + 5_000_000
-    second = trace_of(Turn(input_tokens=100, output_tokens=1), name="second")
-    world = world_of(trace_of(*TWO_TURNS), second, arrivals_ns=[0, tool_end_ns - 110_000])
-    world.run()
-    assert {program.program_id: program.failed for program in world.programs} == {"p": False, "second": False}
-    (turn,) = (turn for turn in world.turns if turn.program_id == "second")
-    assert (turn.first_token_ns, turn.ended_ns) == (tool_end_ns, tool_end_ns)
-
-
 def test_a_turn_that_ends_at_the_instant_of_a_command_has_ended() -> None:
     """One's tool starts at 1.12 ms and its context is discarded 1 ms later, as the other one's turn ends."""
     control = ControllerDouble(ToolStarted=[cmd.Discard(program_id="p")])
@@ -183,50 +108,6 @@ def test_a_turn_that_ends_at_the_instant_of_a_command_has_ended() -> None:
     world.run()
     (turn,) = (turn for turn in world.turns if turn.program_id == "second")
     assert (turn.admitted_ns, turn.ended_ns) == (2_010_000, 2_120_000)
-
-
-def test_a_hold_counts_in_the_time_to_first_token() -> None:
-    world = world_of(trace_of(TWO_TURNS[1]), control_delay_ns=1_000_000)
-    world.run()
-    (turn,) = world.turns
-    assert (turn.queued_ns, turn.admitted_ns, turn.hold_ns) == (0, 1_000_000, 1_000_000)
-    assert turn.first_token_ns == 1_000_000 + 210_000
-
-
-def test_think_time_is_a_gap_without_tool_events() -> None:
-    control = ControllerDouble()
-    turns = (Turn(input_tokens=9, output_tokens=1, tool="human", tool_ms=60_000.0), TWO_TURNS[1])
-    assert world_of(trace_of(*turns), control=control).run() > seconds(60)
-    assert control.of(ev.ToolStarted) == []
-
-
-def test_tools_wait_for_a_slot() -> None:
-    control = ControllerDouble()
-    world_of(*(trace_of(*TWO_TURNS, name=f"p{i}") for i in range(3)), control=control, tool_slots=1).run()
-    starts = [now_ns for now_ns, _ in control.of(ev.ToolStarted)]
-    ends = [now_ns for now_ns, _ in control.of(ev.ToolEnded)]
-    assert starts[1:] == ends[:-1]
-    assert len(control.of(ev.ToolEnqueued)) == 3
-
-
-def test_a_paused_program_asks_again() -> None:
-    control = ControllerDouble(ToolStarted=[cmd.Pause(program_id="p")])
-    world_of(trace_of(*TWO_TURNS), control=control).run()
-    assert len(control.of(ev.TurnQueued)) == 2
-
-
-def test_a_lease_that_ran_out_is_asked_for_again() -> None:
-    class Leasing(ControllerDouble):
-        def tick(self, now_ns: int) -> Sequence[cmd.Command]:
-            return [
-                cmd.Admit(program_id=c.program_id, ttl_ns=1_000_000)
-                for c in super().tick(now_ns)
-                if isinstance(c, cmd.Admit)
-            ]
-
-    control = Leasing()
-    world_of(trace_of(*TWO_TURNS), control=control).run()
-    assert len(control.of(ev.TurnQueued)) == 2
 
 
 def test_commands_that_cannot_take_effect_are_rejected_with_a_reason() -> None:
@@ -285,10 +166,10 @@ def test_closed_arrivals_keep_their_number() -> None:
 
 def test_samples_are_taken_every_second() -> None:
     control = ControllerDouble()
-    world = world_of(
-        trace_of(Turn(input_tokens=9, output_tokens=1, tool="t", tool_ms=3500.0), TWO_TURNS[1]), control=control
-    )
+    think = Turn(input_tokens=9, output_tokens=1, tool="human", tool_ms=3500.0)
+    world = world_of(trace_of(think, TWO_TURNS[1]), control=control)
     world.run()
+    assert control.of(ev.ToolStarted) == [], "a person's think time is no tool"
     assert world.series.t_ns == [seconds(k) for k in range(4)]
     assert world.series.limit == [3] * 4
     assert [now_ns for now_ns, _ in control.of(ev.PoolSampled)] == world.series.t_ns
@@ -298,50 +179,30 @@ def test_samples_are_taken_every_second() -> None:
 
 # Whole runs, with the real controller.
 
+FLEET = {
+    "profile": replace(TOY, decode_base_ps=5_000_000_000),
+    "pool_tokens": 25_000,
+    "replicas": 3,
+}  # 5 ms a token
+SHAPES: dict[str, dict[str, Any]] = {
+    "one engine": {},
+    "routed": {"pool_tokens": 25_000, "replicas": 2, "routing": "round_robin"},
+    "engines that come and go": FLEET | {"changes": ("die:2:20", "join:2:30", "drain:1:40")},
+    "hash": FLEET | {"changes": ("die:2:20",), "routing": "hash"},
+    "prefix": FLEET | {"changes": ("join:2:20",), "routing": "prefix"},
+}
 
-def spec(preset: str = "mars", **changes: Any) -> Experiment:
-    # A prefix that others left warm may beat the ideal time.
-    return experiment(**{"pool_tokens": 40_000, "shared_prefix": 0, "preset": PRESETS[preset], **changes})
 
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_ends_every_program_and_reproduces(preset: str) -> None:
-    ideal = IdealTimes(run_of(spec()).engine.build)
-    result = simulate(spec(preset), ideal=ideal)
-    again = simulate(spec(preset), ideal=ideal)
-    assert result == again
-    assert result.summary.programs_ended == 12
-    assert result.summary.turns_ended == run_of(spec()).trace.turns
+@pytest.mark.parametrize(("preset", "shape"), [*zip(sorted(PRESETS), cycle(SHAPES), strict=False)])
+def test_every_preset_ends_every_program_and_reproduces(preset: str, shape: str) -> None:
+    asked = spec(preset, **SHAPES[shape])
+    ideal = IdealTimes(run_of(asked).engine.build)
+    result = simulate(asked, ideal=ideal)
+    assert result == simulate(asked, ideal=ideal)
+    assert (result.summary.programs_ended, result.summary.turns_ended) == (12, run_of(asked).trace.turns)
     assert (result.preset, result.rate, result.label) == (preset, 0.5, f"{preset} poisson:0.5")
-    assert result.facts["profile"] == "toy"
-    for program in result.programs:
-        assert program.completion_ns >= program.ideal_ns > 0
-
-
-def test_alone_a_program_takes_its_ideal_time() -> None:
-    program = synthesize("swe-bench", programs=1).programs[0]
-    world = world_of(program, pool_blocks=10_000)
-    engine = EngineModel(TOY, pool_blocks=10_000)
-    assert world.run() == solo_ns(program, engine)
-    assert solo_ns(trace_of(Turn(input_tokens=999, output_tokens=1)), EngineModel(TOY, pool_blocks=9)) == 0
-
-
-def test_a_run_can_be_recorded_and_replays_to_the_same_commands(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with LogWriter(path, Header(node="sim", preset="mars")) as log:
-        simulate(spec(), recorder=log)
-    controller = Controller(PRESETS["mars"], spec().rules)
-    replayed: list[cmd.Command] = []
-    recorded: list[cmd.Command] = []
-    for record in read_log(path):
-        if isinstance(record, EventRecord):
-            controller.receive(record.event, record.now_ns)
-        elif isinstance(record, TickRecord):
-            replayed += controller.tick(record.now_ns)
-        elif isinstance(record, CommandRecord):
-            recorded.append(record.command)
-    assert replayed == recorded
-    assert any(isinstance(command, cmd.Admit) for command in recorded)
+    assert all(program.completion_ns >= program.ideal_ns > 0 for program in result.programs)
+    assert result.summary.is_routed == (shape != "one engine")
 
 
 def test_a_run_may_be_longer_or_shorter_than_its_trace() -> None:
@@ -349,19 +210,13 @@ def test_a_run_may_be_longer_or_shorter_than_its_trace() -> None:
     assert len(names) == len(set(names)) == 30
     assert names[12] == f"{names[0]}#2"
     assert names[24] == f"{names[0]}#3"
-    assert simulate(spec(programs=3, arrival=Closed(2))).summary.programs_ended == 3
-
-
-def test_progress_is_reported() -> None:
     seen: list[tuple[int, int]] = []
-    simulate(spec(), progress=lambda ended, total, turns, now_ns: seen.append((ended, total)))
-    assert seen == [(k, 12) for k in range(1, 13)]
-
-
-def test_scale_is_applied_and_reported() -> None:
-    small = simulate(spec(scale_tokens=0.1, scale_outputs=0.1, scale_tools=0.0))
-    assert small.facts["scale"] == "tokens x0.1, outputs x0.1, tools x0"
-    assert small.summary.jct_mean_s < simulate(spec()).summary.jct_mean_s / 5
+    result = simulate(
+        spec(programs=3, arrival=Closed(2), scale_tools=0.0),
+        progress=lambda ended, total, turns, now_ns: seen.append((ended, total)),
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert result.facts["scale"] == "tokens x1, outputs x1, tools x0"
 
 
 def test_bad_specs_are_refused() -> None:

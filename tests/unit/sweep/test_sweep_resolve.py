@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.experiment import Hardware, Workload
 from controlplane.lab.simulate import engine_of, trace_of
 from controlplane.lab.sweep import results
-from controlplane.lab.sweep.here import run_here
+from controlplane.lab.sweep.local import run_in_process
 from controlplane.lab.sweep.resolve import found, resolved, saturation_rate
-from controlplane.lab.sweep.run_cell import Outcome, check_workloads, run_cell
-from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep, places
+from controlplane.lab.sweep.run_cell import CellOutcome, check_workloads, run_cell
+from controlplane.lab.sweep.spec import SweepSpec, cells, load_sweep
 from controlplane.lab.workload.arrivals import Burst, Closed, Poisson
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -82,7 +82,7 @@ def test_several_traces_are_a_mix_and_telemetry_is_a_dimension(tmp_path: Path) -
         (told, name) for told in (Telemetry.NONE, Telemetry.FULL) for name in ("fcfs", "clairvoyant")
     ]
     assert len({cell.digest for cell in grid}) == 2
-    assert any("saturated at" in note for note in check_workloads(spec, places(spec)))
+    assert any("saturated at" in note for note in check_workloads(spec))
     rows = {(cell.telemetry, cell.preset): run_cell(spec, cell) for cell in grid}
     assert {row["programs_ended"] for row in rows.values()} == {6}
     assert all(row["bound_jct_mean_s"] <= row["jct_mean_s"] for row in rows.values())
@@ -112,7 +112,7 @@ def test_results_of_an_older_version_are_read_and_completed(tmp_path: Path) -> N
         writer.writerow(known)
     assert results.read(path)[0]["telemetry"] == "full"
     spec = SweepSpec(workload=(SWE,), presets=("fcfs",), arrivals=("poisson:1",), seeds=(1,))
-    results.append(path, next(cells(spec)), Outcome(error="made up"))
+    results.append(path, next(cells(spec)), CellOutcome(error="made up"))
     first, second = results.read(path)
     assert (first["telemetry"], first["saturation_rate"], second["error"]) == ("full", "0", "made up")
     assert path.read_text().splitlines()[0].split(",") == list(results.COLUMNS)
@@ -125,10 +125,12 @@ def test_a_sweep_in_this_process_gives_the_figures_that_its_cells_give(tmp_path:
         '[[workload]]\ntrace = "synthetic:swe-bench"\nprograms = 4\nscale_tokens = 0.5\ntelemetry = "none"\n'
         "[[hardware]]\npool_programs = 2.0\nreplicas = 2",
     )
-    runs = run_here(spec)
+    runs = run_in_process(spec)
     figures = {(cell.arrival, cell.preset): run_cell(spec, cell) for cell in cells(spec)}
     assert [(run.arrival, run.preset) for run in runs] == list(figures)
     for run in runs:
         found = figures[run.arrival, run.preset]
         assert {name: value or 0 for name, value in run.summary.to_json().items()}.items() <= found.items()
         assert (run.rate, run.facts["telemetry"]) == (found["rate"], "none")
+        assert found["jain_index"] > 0, "without ideal times"
+        assert found["turns_per_cpu_min"] > 1000

@@ -5,16 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from controlplane.core.commands import StartTool
-from controlplane.core.events import Event, ToolEnqueued, ToolStarted
-from controlplane.shell.event_socket import EventSocket
+from controlplane.core.model.commands import StartTool
+from controlplane.core.model.events import Event, ToolEnqueued, ToolStarted
+from controlplane.daemon.bus.event_socket import EventSocket
+from controlplane.transport.endpoint import socket_path
 from controlplane.wire.codec import decode_events
-from controlplane.wire.endpoint import socket_path
 from controlplane.wire.frames import Frame, pack
 from engine_hooks.tools import claude_code
 
@@ -60,20 +61,26 @@ async def until(bus: Bus, events: int) -> None:
 
 
 @pytest.fixture
-def bus() -> Any:
+def bus() -> Bus:
     return Bus()
 
 
-@pytest.mark.asyncio
-async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, bus: Any) -> None:
-    sock = EventSocket(socket_path("local", tmp_path), bus)
+@asynccontextmanager
+async def listening(folder: Path, bus: Bus) -> AsyncIterator[EventSocket]:
+    sock = EventSocket(socket_path("local", folder), bus)  # type: ignore[arg-type]
     await sock.open()
     try:
+        yield sock
+    finally:
+        await sock.close()
+
+
+@pytest.mark.asyncio
+async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, bus: Bus) -> None:
+    async with listening(tmp_path, bus):
         for data in (PRE, json.dumps(LONG).encode(), b"{", b"[]", b'{"session_id": 7}', b"", b"[" * 200_000):
             assert await hook(tmp_path, data) == (0, b"")
         await until(bus, 2)
-    finally:
-        await sock.close()
     started, ended = bus.events
     assert (started.call_id, started.tool, started.detached) == ("c", "pytest", True)
     assert (ended.tool, ended.duration_ns, ended.ok) == ("pytest", 7_000_000, True)
@@ -81,11 +88,9 @@ async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, b
 
 
 @pytest.mark.asyncio
-async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Any) -> None:
+async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Bus) -> None:
     bus.tries = 1
-    sock = EventSocket(socket_path("local", tmp_path), bus)
-    await sock.open()
-    try:
+    async with listening(tmp_path, bus) as sock:
         waits = asyncio.create_task(hook(tmp_path, PRE, PENSTOCK_TOOL_SLOTS="on"))
         await until(bus, 1)
         assert isinstance(asked := bus.events[0], ToolEnqueued)
@@ -94,17 +99,13 @@ async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Any) ->
         assert await waits == (0, b"")
         await until(bus, len(bus.events) if isinstance(bus.events[-1], ToolStarted) else len(bus.events) + 1)
         assert isinstance(bus.events[-1], ToolStarted)
-    finally:
-        await sock.close()
 
 
 @pytest.mark.asyncio
-async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Any) -> None:
+async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Bus) -> None:
     """Its tool runs without; else as many waits as come and go would stay for minutes."""
     bus.tries = 1
-    sock = EventSocket(socket_path("local", tmp_path), bus)
-    await sock.open()
-    try:
+    async with listening(tmp_path, bus) as sock:
         _, writer = await asyncio.open_unix_connection(socket_path("local", tmp_path))
         writer.write(pack(Frame.HOOK_ASKS, PRE))
         await until(bus, 1)
@@ -114,8 +115,6 @@ async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Any) -
         while not isinstance(bus.events[-1], ToolStarted):
             await until(bus, len(bus.events) + 1)
         assert sock.listener.open == 0
-    finally:
-        await sock.close()
 
 
 @pytest.mark.asyncio

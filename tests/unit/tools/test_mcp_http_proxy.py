@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiohttp import ClientPayloadError, TCPConnector, web
 from aiohttp.test_utils import TestClient, TestServer
 from support.reports import Reports
 
-from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
+from controlplane.core.model.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
 from engine_hooks.tools import mcp_http_exchange, mcp_http_proxy, mcp_messages
 from engine_hooks.tools.mcp_http_proxy import Proxy
 
@@ -22,7 +23,6 @@ Client = TestClient[web.Request, web.Application]
 EVENTS = {"content-type": "text/event-stream"}
 LARGE = "A" * (3 << 20)
 PATIENCE_S = 60
-MANY = 120  # more connections than a client of aiohttp opens unless it is message to
 
 
 @pytest.fixture
@@ -32,15 +32,16 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reports]:
     yield reports
 
 
-async def talk(handler: Handler, story: Callable[[Client], Awaitable[None]], **options: Any) -> None:
-    """Run ``story`` with a client of a proxy before a server that answers with ``handler``."""
+@contextlib.asynccontextmanager
+async def talking(handler: Handler, **options: Any) -> AsyncIterator[Client]:
+    """A client of a proxy before a server that answers with ``handler``."""
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", handler)
     async with TestServer(app) as server:
         proxy = TestServer(Proxy(str(server.make_url("/mcp")), **options).app())
         unbounded = TCPConnector(limit=0)
         async with TestClient(proxy, connector=unbounded) as client, asyncio.timeout(PATIENCE_S):
-            await story(client)
+            yield client
 
 
 @contextlib.asynccontextmanager
@@ -170,13 +171,10 @@ SERVERS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("session", ["", "s1"])
-@pytest.mark.parametrize("ids", [[1], [1, 1, "1"]], ids=str)
-@pytest.mark.parametrize("server", SERVERS)
-async def test_each_call_gets_its_own_answer_or_error(
-    reports: Reports, server: str, ids: list[Any], session: str
-) -> None:
+@pytest.mark.parametrize(("server", "session"), [*zip(SERVERS, cycle(["", "s1"]), strict=False)])
+async def test_each_call_gets_its_own_answer_or_error(reports: Reports, server: str, session: str) -> None:
     answer, expected = SERVERS[server]
+    ids: list[Any] = [1, 1, "1"]
     together = asyncio.Barrier(len(ids))
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -186,7 +184,9 @@ async def test_each_call_gets_its_own_answer_or_error(
         await together.wait()
         return await answer(request, message)  # type: ignore[no-any-return]
 
-    async def story(client: Client) -> None:
+    timeout_s = 0.3 if expected == LATE else PATIENCE_S
+    async with talking(handler, timeout_s=timeout_s) as client:
+
         async def ask(number: Any) -> None:
             headers = {"mcp-session-id": session} if session and server != "no content" else {}
             async with client.post("/mcp", json=call(number), headers=headers) as got:
@@ -201,35 +201,7 @@ async def test_each_call_gets_its_own_answer_or_error(
             assert value == expected or (expected in (NONE, GONE, LATE) and expected in value)
 
         await asyncio.gather(*map(ask, ids))
-
-    timeout_s = 0.3 if expected == LATE else PATIENCE_S
-    await talk(handler, story, timeout_s=timeout_s)
     assert ends(reports) == [expected not in (NONE, GONE, LATE)] * len(ids)
-
-
-@pytest.mark.asyncio
-async def test_equal_ids_are_told_apart_by_the_server_and_are_the_clients_again(reports: Reports) -> None:
-    """Each answers when the other has come, the last first: a server that looks up calls by id mixes them up."""
-    open_calls: dict[Any, asyncio.Future[Any]] = {}
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        message = await request.json()
-        mine = open_calls[message["id"]] = asyncio.get_running_loop().create_future()
-        if len(open_calls) == MANY:
-            for number in reversed(open_calls):
-                open_calls[number].set_result(number)
-        await mine
-        return web.json_response(result(message, message["params"]["arguments"]["n"]))
-
-    async def story(client: Client) -> None:
-        async def ask(n: int) -> None:
-            async with client.post("/mcp", json=call(1, n=n), headers={"mcp-session-id": "s"}) as got:
-                assert outcome([await got.json()]) == [(1, n)]
-
-        await asyncio.gather(*(ask(n) for n in range(MANY)))
-
-    await talk(handler, story)
-    assert ends(reports) == [True] * MANY
 
 
 @pytest.mark.asyncio
@@ -242,13 +214,11 @@ async def test_a_batch_is_answered_as_a_batch(reports: Reports) -> None:
             await asyncio.Event().wait()
         return web.json_response([result(one) for one in reversed(message)])
 
-    async def story(client: Client) -> None:
+    async with talking(handler, timeout_s=0.3) as client:
         async with client.post("/mcp", json=[call(1), call(1)]) as got:
             assert outcome(await got.json()) == [(1, "own")] * 2
         async with client.post("/mcp", json=[call(1, "hang"), call(2) | {"method": "tools/list"}]) as got:
             assert sorted(number for number, _ in outcome(await got.json())) == [1, 2]
-
-    await talk(handler, story, timeout_s=0.3)
 
 
 # What clients do
@@ -286,8 +256,7 @@ CLIENTS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("client_does", CLIENTS)
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize(("client_does", "host"), [*zip(CLIENTS, cycle(["127.0.0.1", "::1"]), strict=False)])
 async def test_what_a_client_sends_is_accepted_or_refused_with_the_reason(
     reports: Reports, client_does: str, host: str
 ) -> None:
@@ -327,7 +296,7 @@ async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> N
         back = {"x-back": "message", "set-cookie": "whose=mine"}
         return web.Response(body=b'{"jsonrpc":  "2.0", "id": 1, "result": {}}', headers=back)
 
-    async def story(client: Client) -> None:
+    async with talking(handler, program="run-1") as client:
         message = json.dumps(call() | {"new": {"of": 2030}}, indent=1).encode()
         async with client.post("/mcp?a=b", data=message, headers={"x-own": "mine"}) as answer:
             assert (answer.status, answer.headers["x-back"]) == (200, "message")
@@ -336,8 +305,6 @@ async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> N
         await (await client.get("/.well-known/oauth-protected-resource?c=d")).read()
         other = ("GET", "/.well-known/oauth-protected-resource?c=d", None, b"")
         assert seen == [("POST", "/mcp?a=b", "mine", message), other]
-
-    await talk(handler, story, program="run-1")
     (started,) = (event for event in reports.events if isinstance(event, ToolStarted))
     assert (started.program_id, started.tool, ends(reports)) == ("run-1", "look", [True])
 
@@ -358,14 +325,14 @@ async def test_what_a_server_asks_its_client_within_a_call_passes(reports: Repor
         await response.write(event(result(message, (await answered)["result"])))
         return response
 
-    async def story(client: Client) -> None:
-        async with client.post("/mcp", json=call(), headers={"mcp-session-id": "s"}) as answer:
-            assert read(await answer.content.readuntil(b"\n\n")) == [asks]
-            reply = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}
-            await (await client.post("/mcp", json=reply, headers={"mcp-session-id": "s"})).read()
-            assert outcome(read(await answer.read())) == [(1, {"action": "accept"})]
-
-    await talk(handler, story)
+    async with (
+        talking(handler) as client,
+        client.post("/mcp", json=call(), headers={"mcp-session-id": "s"}) as answer,
+    ):
+        assert read(await answer.content.readuntil(b"\n\n")) == [asks]
+        reply = {"jsonrpc": "2.0", "id": 1, "result": {"action": "accept"}}
+        await (await client.post("/mcp", json=reply, headers={"mcp-session-id": "s"})).read()
+        assert outcome(read(await answer.read())) == [(1, {"action": "accept"})]
 
 
 @pytest.mark.asyncio
@@ -389,7 +356,7 @@ async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, lea
         finally:
             hung_up.set()
 
-    async def story(client: Client) -> None:
+    async with talking(handler, timeout_s=0.3 if comes == "never" else PATIENCE_S) as client:
         headers = {"mcp-session-id": "s"}
         async with client.post("/mcp", json=call(), headers=headers) as answer:
             assert await answer.content.readuntil(b"\n\n") == b"id: 7\ndata: \n\n"
@@ -404,8 +371,6 @@ async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, lea
         assert (number, "own" if comes == "late" else "look took longer than 0.3 s and was given up") == (1, value)
         assert ends(reports) == [comes == "late"]
 
-    await talk(handler, story, timeout_s=0.3 if comes == "never" else PATIENCE_S)
-
 
 @pytest.mark.asyncio
 async def test_a_client_that_hangs_up_for_good(reports: Reports) -> None:
@@ -419,13 +384,11 @@ async def test_a_client_that_hangs_up_for_good(reports: Reports) -> None:
             hung_up.set()
         raise AssertionError
 
-    async def story(client: Client) -> None:
+    async with talking(handler) as client:
         asking = asyncio.create_task(client.post("/mcp", json=call()).__aenter__())
         await arrived.wait()
         asking.cancel()
         await hung_up.wait()
-
-    await talk(handler, story)
     assert ends(reports) == [False]
 
 
@@ -445,7 +408,8 @@ async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Rep
             await streams[request.query["session_id"]].write(event(result(message, request.query["session_id"])))
         return web.Response(status=202)
 
-    async def story(client: Client) -> None:
+    async with talking(handler, timeout_s=0.3) as client:
+
         async def one(name: str) -> None:
             async with client.get("/sse", params={"name": name}) as answer:
                 at = mcp_messages.event_data(await answer.content.readuntil(b"\n\n")).decode()
@@ -455,8 +419,6 @@ async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Rep
                     assert outcome(read(await answer.content.readuntil(b"\n\n"))) == [(1, expected)]
 
         await asyncio.gather(one("a"), one("b"))
-
-    await talk(handler, story, timeout_s=0.3)
     assert sorted(ends(reports)) == [False, False, True, True]
 
 
@@ -468,7 +430,7 @@ async def test_sessions_are_programs_of_their_own_and_end_when_they_are_over(rep
             return web.Response(status=200 if over == "deleted" else 404)
         return web.json_response(result(await request.json()))
 
-    async def story(client: Client) -> None:
+    async with talking(handler) as client:
         for name in ("one", "two", "one"):
             await (await client.post("/mcp", json=call(), headers={"mcp-session-id": name})).read()
         arrived = [event.program_id for event in reports.events if isinstance(event, ProgramArrived)]
@@ -476,8 +438,6 @@ async def test_sessions_are_programs_of_their_own_and_end_when_they_are_over(rep
         assert started == [arrived[0], arrived[1], arrived[0]]
         await (await client.delete("/mcp", headers={"mcp-session-id": "two"})).read()
         assert [e.program_id for e in reports.events if isinstance(e, ProgramEnded)] == [arrived[1]]
-
-    await talk(handler, story)
     assert len([event for event in reports.events if isinstance(event, ProgramEnded)]) == 2, "and with the proxy"
 
 
@@ -486,12 +446,9 @@ async def test_a_server_that_refuses_or_is_not_there(reports: Reports) -> None:
     async def refuses(request: web.Request) -> web.StreamResponse:
         return web.Response(status=401, text="who are you?", headers={"www-authenticate": "Bearer"})
 
-    async def story(client: Client) -> None:
-        async with client.post("/mcp", json=call()) as answer:
-            assert (answer.status, await answer.text()) == (401, "who are you?")
-            assert answer.headers["www-authenticate"] == "Bearer"
-
-    await talk(refuses, story)
+    async with talking(refuses) as client, client.post("/mcp", json=call()) as answer:
+        assert (answer.status, await answer.text()) == (401, "who are you?")
+        assert answer.headers["www-authenticate"] == "Bearer"
     async with TestClient(TestServer(Proxy("http://127.0.0.1:9/mcp").app())) as client:
         async with client.post("/mcp", json=call()) as answer:
             assert answer.status == 502
@@ -513,12 +470,10 @@ async def test_a_message_that_is_too_long_to_be_read_passes_in_parts(
             return await stream(request, event(result(message, LARGE)), PROGRESS)
         return web.json_response(result(message, LARGE))
 
-    async def story(client: Client) -> None:
+    async with talking(handler) as client:
         for form in ("events", "text"):
             async with client.post("/mcp", json=call(1, form)) as answer:
                 assert outcome(read(await answer.read())) == [(1, LARGE)]
-
-    await talk(handler, story)
     assert ends(reports) == [True, True]
 
 

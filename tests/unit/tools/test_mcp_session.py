@@ -11,12 +11,12 @@ from hypothesis.stateful import Bundle as Bundled
 from hypothesis.stateful import RuleBasedStateMachine, consumes, invariant, precondition, rule
 from support.reports import Reports
 
-from controlplane.core.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
+from controlplane.core.model.events import ProgramArrived, ProgramEnded, ToolEnded, ToolStarted
 from engine_hooks.tools import mcp_messages
 from engine_hooks.tools.mcp_messages import EVENTS, LINES, Splitter, event_data, event_with
 from engine_hooks.tools.mcp_session import Owner, Request, Session
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60.0
 IDS: list[Any] = [1, "1", 2, "a", 1 << 30]
 METHODS = ("tools/call", "tools/list")
 

@@ -29,27 +29,22 @@ class Look:
     path: str
 
 
-def bounded(action: object, monkeypatch: pytest.MonkeyPatch, **variables: str) -> Any:
+MAKE, LOOK, NUL = Command("make", 600), Look("a\0"), Command("ls\0 -l")
+BOUNDED: dict[str, tuple[Any, dict[str, str], Any]] = {
+    "without a time it is given one": (Command("make"), {"PENSTOCK_TOOL_TIMEOUT_S": "90"}, Command("make", 90)),
+    "a time that the model names is its own": (MAKE, {"PENSTOCK_TOOL_TIMEOUT_S": "90"}, MAKE),
+    "what takes no time is left alone": (LOOK, {"PENSTOCK_TOOL_TIMEOUT_S": "90"}, LOOK),
+    "text is cleaned in a copy": (NUL, {"PENSTOCK_TOOL_CLEAN": "on"}, Command("ls -l")),
+}
+
+
+@pytest.mark.parametrize("row", BOUNDED)
+def test_what_an_action_becomes(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    action, variables, expected = BOUNDED[row]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return Reports(Sent()).bounded(action)
-
-
-def test_a_command_without_a_time_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bounded(Command("make"), monkeypatch, PENSTOCK_TOOL_TIMEOUT_S="90") == Command("make", 90)
-
-
-def test_a_time_that_the_model_names_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Command("make", 600)
-    assert bounded(own, monkeypatch, PENSTOCK_TOOL_TIMEOUT_S="90") is own
-
-
-def test_an_action_that_takes_no_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look("a\0")
-    assert bounded(look, monkeypatch, PENSTOCK_TOOL_TIMEOUT_S="90") is look
-
-
-def test_text_is_cleaned_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Command("ls\0 -l")
-    assert bounded(said, monkeypatch, PENSTOCK_TOOL_CLEAN="on") == Command("ls -l")
-    assert said == Command("ls\0 -l"), "the conversation keeps what the model said"
+    before = replace(action)
+    bounded = Reports(Sent()).bounded(action)
+    assert bounded == expected
+    assert bounded is action or expected is not action
+    assert action == before, "the conversation keeps what the model said"

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -64,13 +65,22 @@ class Noted:
             raise RuntimeError("ours")
 
 
+@contextmanager
+def installed(*hooks: Hook) -> Iterator[Adapter]:
+    adapter = Adapter("the framework", lambda to: hooks)
+    assert adapter.install(TO)
+    try:
+        yield adapter
+    finally:
+        adapter.uninstall()
+        assert Framework.work is ORIGINAL
+
+
 @pytest.fixture
 def noted() -> Iterator[Noted]:
     noted = Noted()
-    assert noted.adapter.install(TO)
-    yield noted
-    noted.adapter.uninstall()
-    assert Framework.work is ORIGINAL
+    with installed(*noted.hooks) as noted.adapter:
+        yield noted
 
 
 @pytest.mark.asyncio
@@ -91,9 +101,7 @@ async def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> No
         lambda args, kwargs: said.append("begun"),
         lambda kept, args, result, error: said.append((result, type(error).__name__)),
     )
-    adapter = Adapter("the framework", lambda to: [hook])
-    adapter.install(TO)
-    try:
+    with installed(hook):
         waiting = Framework().work_hidden(4)
         assert said == ["begun"]
         assert await _await(waiting) == "4"
@@ -101,8 +109,6 @@ async def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> No
         with pytest.raises(ValueError, match="less than nothing"):
             await _await(Framework().work_hidden(-1))
         assert said[-1] == (None, "ValueError")
-    finally:
-        adapter.uninstall()
 
 
 async def _await(waiting: Coroutine[Any, Any, str]) -> str:
@@ -122,14 +128,9 @@ def test_installed_twice_it_tells_once(noted: Noted) -> None:
 
 
 def test_parts_that_fail_are_counted_and_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    noted = Noted(broken=True)
-    noted.adapter.install(TO)
-    try:
-        with caplog.at_level(logging.CRITICAL):
-            assert Framework().work(2) == "2"
+    with installed(*Noted(broken=True).hooks), caplog.at_level(logging.CRITICAL):
+        assert Framework().work(2) == "2"
         assert shared.guard.failures == {"Framework.work before": 1, "Framework.work after": 1}
-    finally:
-        noted.adapter.uninstall()
 
 
 def test_a_framework_that_moved_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,22 +164,14 @@ def test_the_environment_switches_adapters_off(text: str, on: bool, monkeypatch:
 @pytest.mark.parametrize("name", ["work", "work_later"])
 async def test_an_argument_is_exchanged_wherever_it_stands(name: str) -> None:
     hook = Hook(Seam(Framework, name, ("amount",)), exchange=(1, "amount", lambda amount: amount + 1))
-    adapter = Adapter("the framework", lambda to: [hook])
-    assert adapter.install(TO)
-    try:
+    with installed(hook):
         done = [getattr(Framework(), name)(1), getattr(Framework(), name)(amount=1)]
         assert [await one if inspect.iscoroutine(one) else one for one in done] == ["2", "2"]
-    finally:
-        adapter.uninstall()
 
 
 def test_an_exchange_that_fails_leaves_the_argument() -> None:
     hook = Hook(Seam(Framework, "work", ("amount",)), exchange=(1, "amount", lambda amount: amount / 0))
-    adapter = Adapter("the framework", lambda to: [hook])
-    assert adapter.install(TO)
-    try:
+    with installed(hook):
         assert Framework().work(1) == "1"
         assert Framework().work(amount=1) == "1"
         assert sum(shared.guard.failures.values()) == 2
-    finally:
-        adapter.uninstall()

@@ -9,10 +9,10 @@ import pytest
 from support.core_driver import Driver, Publisher, of
 from support.reports import Reports
 
-from controlplane.core.commands import StateRequest
-from controlplane.core.types import Status
+from controlplane.core.model.commands import StateRequest
+from controlplane.core.model.types import Status
 from controlplane.emit import tool_reporter
-from controlplane.wire.claude_code import events_of
+from controlplane.tool_calls.claude_code import events_of
 from engine_hooks.tools.mcp_session import Owner, Session
 
 ROOT, CHILD, TOOL = "session", "session/a1", "make"
@@ -116,7 +116,7 @@ class Hook(Sdk):
         self.hook("Stop")
 
 
-REPORTERS = {"sdk": (Sdk, "boot"), "socket": (Sdk, "socket"), "mcp": (Mcp, "proxy"), "hook": (Hook, "hooks-1")}
+REPORTERS = {"sdk": (Sdk, "boot"), "mcp": (Mcp, "proxy"), "hook": (Hook, "hooks-1")}
 
 
 @pytest.fixture(params=REPORTERS)

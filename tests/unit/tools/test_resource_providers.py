@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from engine_hooks.tools.resources.provider import ProviderError
 from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, Containers, Processes, process_handle
+from engine_hooks.tools.resources.registry import ProviderError
 from engine_hooks.tools.resources.workspaces import ROOTS_VARIABLE, Workspaces, workspace_handle
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

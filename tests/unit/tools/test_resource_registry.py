@@ -1,6 +1,6 @@
 """Which resources are taken back when, by hand: nothing here touches any."""
 
-from controlplane.core.types import seconds
+from controlplane.core.model.types import seconds
 from engine_hooks.tools.resources.registry import MOST_ATTEMPTS, Registry
 
 

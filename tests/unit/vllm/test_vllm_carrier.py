@@ -5,63 +5,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.hooked import GATED, ON_RANK_1, gated_scope
 
-from controlplane.gate import GatedRequest, Identity, Ticket
-from controlplane.gate.tickets import Entered
 from engine_hooks.guard import Guard
 from engine_hooks.vllm import carrier as module
 from engine_hooks.vllm.carrier import Carry, label, labelling
 
-GATED = {
-    "program_id": "p",
-    "penstock_turn": "t-1",
-    "penstock_parent": "root",
-    "penstock_trace": "00-1-2-01",
-}
+UNGATED = {"headers": [(b"x-session-id", b"s")]}
+FORGED = {"mine": 1, "penstock": {"penstock_turn": "forged"}}
 
 
-def gated(place: str = "") -> dict[str, Any]:
-    request = GatedRequest(
-        identity=Identity(program_id="p", parent_id="root"),
-        ticket=Ticket(turn_id="t-1", program_id="p", trace="00-1-2-01"),
-        body={},
-        entered=Entered(hold_ns=0, reason=""),
-        place=place,
-    )
-    return {"type": "http", "headers": [], "penstock": request}
-
-
-def labelled(extra_args: Any, scope: Any) -> Any:
-    params = SimpleNamespace(extra_args=extra_args)
+@pytest.mark.parametrize(
+    ("sent", "scope", "labelled"),
+    [
+        (None, gated_scope(), {"penstock": GATED}),
+        ({"mine": 1}, gated_scope(), {"mine": 1, "penstock": GATED}),
+        (FORGED, None, {"mine": 1}),
+        (FORGED, {"headers": []}, {"mine": 1}),
+        (None, UNGATED, {"penstock": {"program_id": "s"}}),
+        ({"program_id": "b"}, UNGATED, {"program_id": "b", "penstock": {"program_id": "b"}}),
+        (None, {"headers": []}, None),
+    ],
+)
+def test_labels_stand_beside_what_the_client_sent(sent: Any, scope: Any, labelled: Any) -> None:
+    before, params = repr(sent), SimpleNamespace(extra_args=sent)
     label(params, scope)
-    return params.extra_args
-
-
-@pytest.mark.parametrize("extra_args", [None, {}])
-def test_a_gated_turn_carries_program_turn_parent_and_its_clients_span(extra_args: Any) -> None:
-    assert labelled(extra_args, gated()) == {"penstock": GATED}
-
-
-def test_what_the_client_sent_stays_and_is_not_changed_in_place() -> None:
-    sent = {"mine": 1}
-    assert labelled(sent, gated()) == {"mine": 1, "penstock": GATED}
-    assert sent == {"mine": 1}
-
-
-@pytest.mark.parametrize("scope", [None, {"headers": []}])
-def test_what_a_client_wrote_under_our_name_is_taken_out(scope: Any) -> None:
-    assert labelled({"mine": 1, "penstock": {"penstock_turn": "forged"}}, scope) == {"mine": 1}
-
-
-def test_without_a_gate_headers_and_the_clients_own_arguments_name_the_program() -> None:
-    headers = [(b"x-session-id", b"s")]
-    assert labelled(None, {"headers": headers}) == {"penstock": {"program_id": "s"}}
-    named = labelled({"program_id": "of the body"}, {"headers": headers})
-    assert named == {"program_id": "of the body", "penstock": {"program_id": "of the body"}}
-
-
-def test_a_request_that_names_nobody_is_left_alone() -> None:
-    assert labelled(None, {"headers": []}) is None
+    assert params.extra_args == labelled
+    assert repr(sent) == before, "it is not changed in place"
 
 
 def call(prompt: Any, params: Any, guard: Guard, scope: Any = None, **more: Any) -> list[Any]:
@@ -79,23 +49,20 @@ def call(prompt: Any, params: Any, guard: Guard, scope: Any = None, **more: Any)
     async def nothing(*args: Any) -> Any:
         return {}
 
-    asyncio.run(Carry(handler)(scope or gated(), nothing, nothing))  # type: ignore[arg-type]
+    asyncio.run(Carry(handler)(scope or gated_scope(), nothing, nothing))  # type: ignore[arg-type]
     return given
 
 
 def test_what_a_handler_asks_of_the_engine_is_labelled_with_its_request() -> None:
     params = SimpleNamespace(extra_args=None)
     prompt = SimpleNamespace(sampling_params=SimpleNamespace(extra_args=None))
-    given = call(prompt, params, Guard(), priority=1)
-    assert given == [("client", "r", prompt, params), {"priority": 1}]
+    assert call(prompt, params, Guard(), priority=1) == [("client", "r", prompt, params), {"priority": 1}]
     assert params.extra_args == prompt.sampling_params.extra_args == {"penstock": GATED}
+    assert call("text", SimpleNamespace(), Guard()), "nor does one without such parameters fail"
 
 
 def test_a_failure_leaves_the_request_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
-        raise RuntimeError("ours")
-
-    monkeypatch.setattr(module, "label", fail)
+    monkeypatch.setattr(module, "label", lambda *args: 1 // 0)
     params, guard = SimpleNamespace(extra_args=None), Guard()
     call("text", params, guard)
     assert (params.extra_args, guard.failures) == (None, {"add_request": 1})
@@ -104,17 +71,13 @@ def test_a_failure_leaves_the_request_as_it_was(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("place", "given", "sent"),
     [
-        ("node/engine-8000-dp1", {"data_parallel_rank": None}, {"data_parallel_rank": 1}),
-        ("node/engine-8000-dp1", {"data_parallel_rank": 0}, {"data_parallel_rank": 0}),  # its client says where
-        ("node/engine-8000-dp1", {}, {}),  # a vLLM that takes none
+        (ON_RANK_1, {"data_parallel_rank": None}, {"data_parallel_rank": 1}),
+        (ON_RANK_1, {"data_parallel_rank": 0}, {"data_parallel_rank": 0}),  # its client says where
+        (ON_RANK_1, {}, {}),  # a vLLM that takes none
         ("", {"data_parallel_rank": None}, {"data_parallel_rank": None}),
     ],
 )
 def test_a_turn_is_sent_to_the_rank_that_its_gate_named(
     place: str, given: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    assert call("text", SimpleNamespace(), Guard(), gated(place), **given)[1] == sent
-
-
-def test_a_request_without_such_parameters_passes() -> None:
-    assert call("text", SimpleNamespace(), Guard())
+    assert call("text", SimpleNamespace(), Guard(), gated_scope(place), **given)[1] == sent

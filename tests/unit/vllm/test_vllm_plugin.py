@@ -13,11 +13,10 @@ from controlplane.gate import GateMiddleware, HealthPage
 from engine_hooks.engine import board
 from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.vllm import plugin
-from engine_hooks.vllm import verify as verify_module
 from engine_hooks.vllm.carrier import Carry
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
-from engine_hooks.vllm.verify import main, unproven_engine, unproven_server, vllm_version
+from engine_hooks.vllm.verify import main, unproven_engine, unproven_server
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
@@ -49,7 +48,7 @@ def environment(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (BOARD, PORT_VARIABLE, RANKS_VARIABLE):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(plugin, "_installed", False)
-    monkeypatch.setattr(plugin, "_be_heard", lambda: None)
+    monkeypatch.setattr(plugin, "_ensure_handler", lambda: None)
     monkeypatch.setattr(Emitter, "start", lambda emitter, role="": None)
     monkeypatch.setattr(board, "_post", lambda *args: None)
     vllm.set("starlette.middleware.Middleware", Middleware)
@@ -93,12 +92,6 @@ def test_what_serves_no_http_claims_no_port(vllm: VllmDouble, args: dict[str, An
     assert (os.environ[PORT_VARIABLE], os.environ[BOARD]) == ("", "")
 
 
-def test_a_probe_has_no_gate(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_PLUGIN", "probe")
-    app = serve(vllm)
-    assert [each.cls for each in app.user_middleware] == [HealthPage, Carry]
-
-
 def test_another_applications_app_is_left_alone(vllm: VllmDouble) -> None:
     plugin.register()
     vllm.find(FROM_ARGS)(SimpleNamespace(port=8000))
@@ -108,18 +101,31 @@ def test_another_applications_app_is_left_alone(vllm: VllmDouble) -> None:
     assert app.user_middleware == []
 
 
-def test_off_wraps_nothing(vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_PLUGIN", "off")
-    assert serve(vllm).user_middleware == []
-    assert vllm.find(SCHEDULER_CLASS)(None) is SchedulerDouble
-
-
-def test_a_setting_that_is_wrong_is_told_in_one_line(
-    vllm: VllmDouble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("mode", "lacks", "middlewares", "told"),
+    [
+        ("probe", "", [HealthPage, Carry], ""),
+        ("off", "", [], ""),
+        ("soon", "", [], "penstock: passive: PENSTOCK_PLUGIN: expected on, probe or off, got 'soon'"),
+        ("on", SHUTDOWN, [Carry], "the gate stays off with vLLM 0.32.0"),
+        ("on", ADD_REQUEST, [], ADD_REQUEST),
+    ],
+)
+def test_what_is_installed(
+    vllm: VllmDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+    lacks: str,
+    middlewares: list[type],
+    told: str,
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_GATE_HOLD_S", "soon")
-    assert serve(vllm).user_middleware == []
-    assert caplog.messages == ["penstock: passive: PENSTOCK_GATE_HOLD_S: expected a number, got 'soon'"]
+    monkeypatch.setenv("PENSTOCK_PLUGIN", mode)
+    if lacks:
+        vllm.remove(lacks)
+    assert [each.cls for each in serve(vllm).user_middleware] == middlewares
+    assert told in caplog.text
+    assert (vllm.find(SCHEDULER_CLASS)(None) is SchedulerDouble) is (mode in ("off", "soon"))
 
 
 def test_the_scheduler_is_a_subclass_of_the_one_that_was_chosen(vllm: VllmDouble) -> None:
@@ -127,20 +133,6 @@ def test_the_scheduler_is_a_subclass_of_the_one_that_was_chosen(vllm: VllmDouble
     made = vllm.find(SCHEDULER_CLASS)(None)
     assert made is not SchedulerDouble
     assert issubclass(made, SchedulerDouble)
-
-
-def test_without_a_gates_target_turns_are_labelled_and_not_held(
-    vllm: VllmDouble, caplog: pytest.LogCaptureFixture
-) -> None:
-    vllm.remove(SHUTDOWN)
-    app = serve(vllm)
-    assert [each.cls for each in app.user_middleware] == [Carry]
-    assert "the gate stays off with vLLM 0.32.0" in caplog.text
-
-
-def test_without_the_carriers_target_the_app_is_as_it_was(vllm: VllmDouble) -> None:
-    vllm.remove(ADD_REQUEST)
-    assert serve(vllm).user_middleware == []
 
 
 def test_a_server_that_ends_closes_its_gate_first(vllm: VllmDouble) -> None:
@@ -157,7 +149,7 @@ def test_a_server_that_ends_closes_its_gate_first(vllm: VllmDouble) -> None:
 
 def why(app: AppDouble, monkeypatch: pytest.MonkeyPatch, told: Any) -> str:
     side = app.user_middleware[0].options["on_loop"].__self__
-    monkeypatch.setattr(board.Board, "read", lambda self, slot=0: told)
+    monkeypatch.setattr(board.HealthFile, "read", lambda self, slot=0: told)
     side._start(SimpleNamespace())
     passive_because: str = side.health()["plugin"]["passive_because"]
     return passive_because
@@ -170,10 +162,6 @@ def test_the_gate_is_passive_where_the_schedulers_process_is(
     assert why(app, monkeypatch, {"passive_because": "its own"}) == "its own"
     assert "tells nothing" in why(app, monkeypatch, None)
     assert why(app, monkeypatch, {"passive_because": ""}) == ""
-
-
-def test_what_is_not_proved_is_named() -> None:
-    assert unproven_server(SimpleNamespace(api_server_count=None, data_parallel_size=1)) == ""
 
 
 @pytest.mark.parametrize(
@@ -245,15 +233,14 @@ def gate_of(app: AppDouble) -> Any:
 # The report
 
 
-def test_the_report_says_what_works(vllm: VllmDouble, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_what_works_and_what_is_missing(
+    vllm: VllmDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main() == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "vLLM 0.32.0: tested (supported: 0.32.0)"
+    assert said[0] == "vLLM 0.32.0: tested (supported: 0.32.0)", "the version is the module's"
     assert said[-3:] == ["probe: works here", "gate: works here", "pins: works here"]
     assert len(said) == 4 + len(TARGETS)
-
-
-def test_the_report_says_what_is_missing(vllm: VllmDouble, capsys: pytest.CaptureFixture[str]) -> None:
     vllm.remove("vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.prepend_n")
     vllm.set("vllm.__version__", "0.20.2")
     assert main() == 1
@@ -261,15 +248,3 @@ def test_the_report_says_what_is_missing(vllm: VllmDouble, capsys: pytest.Captur
     assert said[0] == "vLLM 0.20.2: not tested (supported: 0.32.0)"
     assert "prepend_n" in said[1]
     assert said[-1] == "pins: stays off"
-
-
-def test_without_vllm_the_report_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(verify_module, "vllm_version", lambda: "")
-    assert main() == 1
-    assert "not installed" in capsys.readouterr().out
-
-
-def test_the_version_is_the_modules(vllm: VllmDouble) -> None:
-    assert vllm_version() == "0.32.0"

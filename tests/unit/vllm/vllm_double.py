@@ -108,7 +108,7 @@ class ManagerDouble:
 
     def __init__(self, blocks: int) -> None:
         self.block_pool = PoolDouble(blocks)
-        self.coordinator = SimpleNamespace(single_type_managers=(FullAttentionManager(),))
+        self.coordinator = SimpleNamespace()
         self.held: dict[str, list[BlockDouble]] = {}
 
     def get_blocks(self, request_id: str) -> Any:
@@ -142,13 +142,20 @@ class RequestDouble:
 class SchedulerDouble:
     """vLLM's ``Scheduler``, which notes its calls; its methods are those that the plugin overrides."""
 
-    def __init__(self, blocks: int = 16, groups: int = 1, data_parallel_size: int = 1) -> None:
+    def __init__(
+        self,
+        blocks: int = 16,
+        groups: int = 1,
+        data_parallel_size: int = 1,
+        manager: type = FullAttentionManager,
+    ) -> None:
         self.calls: list[Any] = []
         self.paused = False
         self.lists_resumed_as_new = False  # as the second of its model runners has it
         self.block_size = BLOCK_TOKENS
         self.max_num_scheduled_tokens = 1024
         self.kv_cache_manager = ManagerDouble(blocks)
+        self.kv_cache_manager.coordinator.single_type_managers = (manager(),)
         self.kv_cache_config = SimpleNamespace(kv_cache_groups=[object()] * groups)
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=None,

@@ -13,23 +13,23 @@ from tempfile import mkdtemp
 
 import pytest
 from rich.console import Console
+from support.closed_loop import POOL_TOKENS, record
 
 from controlplane.config import show
 from controlplane.config.model import Config
-from controlplane.core import events as ev
-from controlplane.core.errors import ConfigError
-from controlplane.core.presets import PRESETS
-from controlplane.core.types import seconds
+from controlplane.core.model import events as ev
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
-from controlplane.lab.whatif.advice import advise, candidates
 from controlplane.lab.whatif.answer import Answer
-from controlplane.lab.whatif.figures import NAMES, Outcome, change, changes, expected
+from controlplane.lab.whatif.figures import NAMES, RunFigures, change, changes, expected
 from controlplane.lab.whatif.observed import observe
 from controlplane.lab.whatif.question import Question, amount
-from controlplane.lab.whatif.replays import Replays, Stretch
-from controlplane.lab.whatif.show import show_advice, show_answer
-from controlplane.lab.whatif.stretch import read_recorded
+from controlplane.lab.whatif.recorded import read_recorded
+from controlplane.lab.whatif.replays import Replays, TraceWindow
+from controlplane.lab.whatif.show import show_answer
 from controlplane.lab.whatif.worlds import World, shifted, with_agents
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
@@ -37,32 +37,19 @@ from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.wire.log import Header, LogWriter
 
-POOL_TOKENS = 60_000
 PROGRAMS = 24
 
 
 @cache
 def recorded(preset: str, pool_tokens: int = POOL_TOKENS, telemetry: Telemetry = Telemetry.FULL) -> Path:
     """The log of a simulated run."""
-    log = Path(mkdtemp()) / "run.jsonl"
-    config = show(Config(preset=preset, policies=PRESETS[preset]))
-    with LogWriter(log, Header(node="sim", preset=preset, config=config)) as writer:
-        simulate(
-            Experiment(
-                workload=Workload(trace="in hand", telemetry=telemetry, cpus=8.0),
-                hardware=Hardware(pool_tokens=pool_tokens),
-                arrival=Poisson(0.5),
-                preset=PRESETS[preset],
-                trace=synthesize("swe-bench", programs=PROGRAMS, seed=3),
-            ),
-            recorder=writer,
-        )
-    return log
+    run = {"programs": PROGRAMS, "rate": 0.5, "seed": 3, "pool_tokens": pool_tokens, "telemetry": telemetry}
+    return record(Path(mkdtemp()) / "run.jsonl", preset, **run)
 
 
 @cache
 def replays(preset: str, telemetry: Telemetry = Telemetry.FULL) -> Replays:
-    return Replays(Stretch(log=recorded(preset, telemetry=telemetry), repeat=2))
+    return Replays(TraceWindow(log=recorded(preset, telemetry=telemetry), repeat=2))
 
 
 @cache
@@ -70,46 +57,20 @@ def answer(preset: str, question: Question) -> Answer:
     return replays(preset).ask(question)
 
 
-@pytest.mark.parametrize("preset", ["fcfs", "penstock", "continuum"])
-def test_the_replay_of_what_was_decided_is_near_what_was_measured(preset: str) -> None:
-    error = answer(preset, Question()).replay_error
-    assert abs(error["mean_jct_s"]) < 0.08
-    assert abs(error["hit_rate"]) < 0.05
-    assert abs(error["makespan_s"]) < 0.1
-
-
-@pytest.mark.parametrize(
-    ("preset", "question", "run"),
-    [
-        ("fcfs", Question(preset="penstock"), ("penstock", POOL_TOKENS)),
-        ("penstock", Question(preset="fcfs"), ("fcfs", POOL_TOKENS)),
-        ("fcfs", Question(pool_tokens="2x"), ("fcfs", 2 * POOL_TOKENS)),
-    ],
-    ids=["fcfs to penstock", "penstock to fcfs", "twice the pool"],
-)
-def test_what_is_expected_is_near_what_the_alternative_then_does(
-    preset: str, question: Question, run: tuple[str, int]
-) -> None:
-    predicted = answer(preset, question).predicted
-    found = Replays(Stretch(log=recorded(*run), repeat=1)).measured.figures()
-    assert abs(change("mean_jct_s", found.mean_jct_s, predicted.mean_jct_s)) < 0.15
-    assert abs(predicted.hit_rate - found.hit_rate) < 0.08
-
-
-def test_an_alternative_that_is_none_changes_nothing() -> None:
-    found = answer("fcfs", Question()).change
-    assert all(found[name].value == 0.0 and not found[name].excludes(0.0) for name in NAMES)
-
-
-def test_a_clear_change_excludes_none() -> None:
-    found = answer("fcfs", Question(pool_tokens="2x")).change
-    assert found["hit_rate"].low > 0.0
-    assert found["mean_jct_s"].high < 0.0
+def test_what_is_expected_of_twice_the_pool_is_near_what_a_run_with_it_does() -> None:
+    asked = answer("fcfs", Question(pool_tokens="2x"))
+    predicted = asked.predicted
+    assert asked.change["hit_rate"].low > 0.0 and asked.change["mean_jct_s"].high < 0.0
+    none = answer("fcfs", Question()).change
+    assert all(none[name].value == 0.0 and not none[name].excludes(0.0) for name in NAMES)
+    found = Replays(TraceWindow(log=recorded("fcfs", 2 * POOL_TOKENS), repeat=1)).measured.figures()
+    assert abs(change("mean_jct_s", found["mean_jct_s"], predicted["mean_jct_s"])) < 0.15
+    assert abs(predicted["hit_rate"] - found["hit_rate"]) < 0.08
 
 
 def test_silent_programs_replay_as_well() -> None:
     silent = replays("fcfs", Telemetry.NONE)
-    assert {program.tells for program in silent.observed.programs} == {Telemetry.NONE}
+    assert {program.telemetry for program in silent.observed.programs} == {Telemetry.NONE}
     assert len(silent.observed.whole) >= PROGRAMS - 8  # who was last may yet come back
     assert abs(silent.ask(Question()).replay_error["mean_jct_s"]) < 0.1
 
@@ -117,7 +78,7 @@ def test_silent_programs_replay_as_well() -> None:
 def test_what_a_stretch_cuts_is_load_and_in_no_jct() -> None:
     log = recorded("fcfs")
     lasted_s = (read_recorded(log).end_ns - read_recorded(log).begin_ns) / 1e9
-    cut = Replays(Stretch(log=log, since_s=0.2 * lasted_s, until_s=-0.2 * lasted_s, repeat=1))
+    cut = Replays(TraceWindow(log=log, since_s=0.1 * lasted_s, until_s=-0.1 * lasted_s, repeat=1))
     found = cut.ask(Question())
     assert found.stretch["cut_at_start"] > 0
     assert found.stretch["cut_at_end"] > 0
@@ -126,24 +87,21 @@ def test_what_a_stretch_cuts_is_load_and_in_no_jct() -> None:
     assert any("cut by the stretch's edges" in note for note in found.notes)
 
 
-def test_a_stretch_without_a_turn_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no turn was served between"):
-        Replays(Stretch(log=recorded("fcfs"), since_s=100_000.0))
+@pytest.mark.parametrize(
+    ("stretch", "said"),
+    [({"since_s": 100_000.0}, "no turn was served between"), ({"until_s": 15.0}, "longer stretch")],
+    ids=["without a turn", "of parts"],
+)
+def test_a_stretch_that_tells_too_little_is_refused(stretch: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Replays(TraceWindow(log=recorded("fcfs"), **stretch))
 
 
-def test_a_stretch_of_parts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"too little was served|longer stretch"):
-        Replays(Stretch(log=recorded("fcfs"), until_s=15.0))
-
-
-def test_more_agents_wait_longer() -> None:
+def test_more_agents_wait_longer_and_a_second_engine_helps() -> None:
     found = answer("fcfs", Question(agents="2x"))
     assert found.programs == (PROGRAMS, PROGRAMS, 2 * PROGRAMS)
     assert found.change["mean_jct_s"].low > 0.0
     assert any("arrivals are those" in note for note in found.notes)
-
-
-def test_a_second_engine_is_simulated() -> None:
     found = answer("fcfs", Question(engines="+1"))
     assert found.runs[2].facts["engines"] == "2"
     assert found.change["mean_jct_s"].high < 0.0
@@ -169,7 +127,7 @@ def test_no_interval_is_narrower_than_what_the_replay_is_off_by_or_than_the_mean
         assert one.high >= max(mean.high, mean.value + off)
 
 
-def outcome(jct_s: float) -> Outcome:
+def outcome(jct_s: float) -> RunFigures:
     """One program of one turn."""
     ended_ns = seconds(jct_s)
     turn = TurnRecord(
@@ -185,7 +143,7 @@ def outcome(jct_s: float) -> Outcome:
         hold_ns=0,
     )
     program = ProgramRecord(program_id="p", arrived_ns=0, ended_ns=ended_ns, turns=1)
-    return Outcome([program], [turn], names=["p"], whole={"p"}, warm=())
+    return RunFigures([program], [turn], names=["p"], whole={"p"}, warm=())
 
 
 def test_one_run_differs_by_more_than_the_mean_of_several() -> None:
@@ -201,8 +159,9 @@ def test_one_run_differs_by_more_than_the_mean_of_several() -> None:
 
 def test_a_figure_that_the_replay_misses_is_said_to_be_so() -> None:
     found = answer("fcfs", Question(preset="penstock"))
-    missed = replace(found, replayed=replace(found.replayed, p95_ttft_s=2 * found.measured.p95_ttft_s))
+    missed = replace(found, replayed={**found.replayed, "p95_ttft_s": 2 * found.measured["p95_ttft_s"]})
     text = shown(missed)
+    assert "Recorded: fcfs; what if: penstock" in text
     assert "The replay misses what was measured: TTFT p95 (s) by +100.0%" in text
     assert "misses" not in shown(replace(found, replayed=found.measured))
 
@@ -213,31 +172,17 @@ def shown(found: Answer) -> str:
     return console.export_text()
 
 
-def test_the_table_says_first_how_far_the_replay_is_off() -> None:
-    console = Console(record=True, width=120, file=StringIO())
-    show_answer(answer("fcfs", Question(preset="penstock")), console)
-    text = console.export_text()
-    assert text.index("The replay of what was decided (fcfs)") < text.index("What if: penstock")
-    assert "points" in text
-
-
 def test_a_wrong_setting_is_refused_with_its_path() -> None:
     with pytest.raises(ConfigError, match=r"\$\.admission\.bta: unknown key; did you mean 'beta'"):
         replays("penstock").ask(Question(settings=("admission.bta=0.5",)))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("300", 300), ("+20%", 120), ("-50%", 50), ("150%", 150), ("2x", 200), ("x0.5", 50), ("+1", 101), ("-1", 99)],
-)
-def test_amounts(text: str, value: float) -> None:
-    assert amount(text, 100.0, "engines") == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["many", "", "-100%", "0", "20 %x"])
-def test_amounts_that_make_no_sense(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a number, or a change"):
-        amount(text, 100.0, "engines")
+def test_amounts_are_numbers_or_changes() -> None:
+    amounts = {"300": 300, "+20%": 120, "-50%": 50, "150%": 150, "2x": 200, "x0.5": 50, "+1": 101, "-1": 99}
+    assert {text: amount(text, 100.0, "engines") for text in amounts} == pytest.approx(amounts)
+    for text in ("many", "", "-100%", "0", "20 %x"):
+        with pytest.raises(ConfigError, match="expected a number, or a change"):
+            amount(text, 100.0, "engines")
 
 
 # Worlds
@@ -337,7 +282,7 @@ def test_a_person_thinks_where_a_reply_calls_nothing(tmp_path: Path) -> None:
     events = [*turn("1", 0, 2), (2.0, read), *turn("2", 30, 32)]
     (program,) = observe(read_recorded(log_of(tmp_path, events))).programs
     assert program.turns[0].tool == "human"
-    assert program.tells is Telemetry.TURNS
+    assert program.telemetry is Telemetry.TURNS
 
 
 def test_programs_that_found_all_they_could_of_one_prefix_begin_alike() -> None:
@@ -370,38 +315,6 @@ def test_what_programs_share_is_told_by_their_first_turns(
     assert {program.shared_tokens for program in observed.programs} == shares
 
 
-# Advice
-
-
-def test_only_what_is_surely_better_is_advised() -> None:
-    asked = [Question(preset="fcfs"), Question(pool_tokens="2x"), Question(settings=("admission.kv_high=9",))]
-    found = advise(replays("penstock"), "hit_rate", asked)
-    assert [each.answer.question for each in found] == asked[1::-1]  # a value out of its range is no candidate
-    larger, stock = found
-    assert not stock.advised
-    assert stock.why == "no better"
-    sure = larger.answer.change["hit_rate"].low > max(0.0, abs(larger.answer.replay_error["hit_rate"]))
-    assert larger.advised == (larger.why == "needs hardware")
-    assert larger.advised or not sure
-
-
-def test_candidates_are_few_and_make_sense() -> None:
-    asked = candidates(replays("penstock"))
-    assert len(asked) == len(set(asked)) <= 20
-    assert Question(preset="mars") in asked
-    assert Question(preset="penstock") not in asked
-    assert any(each.settings and each.settings[0].startswith("admission.kv_high=") for each in asked)
-    assert any(each.pool_tokens for each in asked)
-
-
-def test_advice_is_shown_with_its_reasons() -> None:
-    console = Console(record=True, width=160, file=StringIO())
-    show_advice(advise(replays("penstock"), "mean_jct_s", [Question(preset="fcfs")]), "mean_jct_s", console)
-    text = console.export_text()
-    assert "no better" in text
-    assert "Nothing is advised" in text
-
-
 CALM_S = 10
 
 
@@ -422,6 +335,6 @@ def test_the_host_is_as_busy_as_it_was() -> None:
     with LogWriter(log, Header(node="sim", preset="mars", config=config)) as writer:
         held_s = simulate(asked, recorder=writer).summary.hold_mean_s
     assert held_s > 5.0
-    again = Replays(Stretch(log=log, repeat=1))
+    again = Replays(TraceWindow(log=log, repeat=1))
     (found,) = again.replayed
     assert found.summary.hold_mean_s == pytest.approx(held_s, rel=0.4)

@@ -6,13 +6,14 @@ from dataclasses import MISSING, fields
 
 from hypothesis import strategies as st
 
-from controlplane.core.commands import COMMAND_TYPES, Command
-from controlplane.core.events import EVENT_TYPES, Event, Grant, OpenTool, OpenTurn, Pin, PublisherState
-from controlplane.core.text import made_good
+from controlplane.core.model.commands import COMMAND_TYPES, Command
+from controlplane.core.model.events import EVENT_TYPES, Event, Grant, OpenTool, OpenTurn, Pin, PublisherState
+from controlplane.core.model.text import sanitize
 
-names = st.text(min_size=1, max_size=20).map(made_good)
+names = st.text(min_size=1, max_size=20).map(sanitize)
 counts = st.integers(min_value=0, max_value=2**53 - 1)
-ratios = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+ratios = st.floats(0, 1)
+measures = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
 
 _SPECIAL: dict[str, st.SearchStrategy[object]] = {
     "tool_calls": st.integers(min_value=-1, max_value=2**31),
@@ -37,7 +38,7 @@ def records(kind: type, **fixed: object) -> st.SearchStrategy[typing.Any]:
         elif hints[field.name] is bool:
             drawn[field.name] = st.booleans()
         elif hints[field.name] is float:
-            drawn[field.name] = ratios
+            drawn[field.name] = ratios if field.name.endswith("_ratio") else measures
         else:
             drawn[field.name] = counts
     return st.builds(kind, **drawn)

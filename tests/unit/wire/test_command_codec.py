@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from record_strategies import commands
 from support import strangers
 
-from controlplane.core import commands as core
-from controlplane.core.errors import LocalEventError, RemoteEventError
-from controlplane.core.text import made_good, printable
+from controlplane.core.model import commands as core
+from controlplane.core.model.errors import LocalEventError, RemoteEventError
+from controlplane.core.model.text import printable, sanitize
 from controlplane.wire._generated import commands_pb2 as pb
 from controlplane.wire._generated import control_pb2
 from controlplane.wire.codec import (
@@ -37,7 +37,7 @@ def test_a_command_names_a_program_as_events_do(name: str) -> None:
     )
     (paused,) = decode_commands(pb.CommandBatch(commands=[data]).SerializeToString())
     assert isinstance(paused, core.Pause)
-    assert paused.program_id == made_good(name.encode(errors="replace").decode())
+    assert paused.program_id == sanitize(name.encode(errors="replace").decode())
 
 
 @given(st.binary(max_size=100))

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.core.commands import Retain
-from controlplane.core.errors import RemoteEventError
-from controlplane.shell.control_api import ControlApi
-from controlplane.shell.decisions import Decision
-from controlplane.shell.reload import ConfigState
-from controlplane.shell.views import ProgramRow
+from controlplane.core.model.commands import Retain
+from controlplane.core.model.errors import RemoteEventError
+from controlplane.daemon.api.control_api import ControlApi
+from controlplane.daemon.api.views import ProgramRow
+from controlplane.daemon.process.reload import ConfigState
+from controlplane.daemon.status.decisions import Decision
 from controlplane.wire._generated import control_pb2
 from controlplane.wire.control import METHODS, SERVICE, Fields
 

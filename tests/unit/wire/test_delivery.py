@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from nats.aio.client import Client
 
-from controlplane.wire.delivery import delivered
+from controlplane.transport.delivery import delivered
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,10 +61,11 @@ async def test_an_answer_that_comes_too_late_leaves_the_connection_hearing() -> 
         assert double.read.rindex(b"PING\r\n") > double.read.rindex(b"not read")
 
 
-async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
-    """What the server had read as ``delivered`` ended, ``before`` batches of 900 kB ahead of the last."""
+@pytest.mark.parametrize("before", [0, 20], ids=["at once", "with a socket that is full"])
+async def test_it_comes_back_when_the_server_has_read_what_was_published(before: int) -> None:
+    """``before`` batches of 900 kB ahead of the last, which a server that is stalled does not read."""
     async with _connected() as (double, client):
-        if stalled:
+        if before:
             double.stalled.clear()
             asyncio.get_running_loop().call_later(0.1, double.stalled.set)
         for _ in range(before):
@@ -72,14 +73,4 @@ async def _read_when_delivered(before: int, *, stalled: bool) -> bytearray:
             await asyncio.sleep(0)
         await client.publish("subject", b"the last")
         await delivered(client)
-        return double.read
-
-
-async def test_it_comes_back_when_the_server_has_read_what_was_published() -> None:
-    read = await _read_when_delivered(0, stalled=False)
-    assert read.rindex(b"PING\r\n") > read.rindex(b"the last")
-
-
-async def test_also_with_a_socket_that_is_full() -> None:
-    read = await _read_when_delivered(20, stalled=True)
-    assert read.rindex(b"PING\r\n") > read.rindex(b"the last")
+        assert double.read.rindex(b"PING\r\n") > double.read.rindex(b"the last")

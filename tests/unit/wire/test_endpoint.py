@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError, EngineUnavailable
-from controlplane.wire.endpoint import (
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.transport.endpoint import (
     Endpoint,
     default_state_dir,
     endpoint_path,
@@ -16,7 +16,7 @@ from controlplane.wire.endpoint import (
     resolve_url,
     write_endpoint,
 )
-from controlplane.wire.roles import BusRole
+from controlplane.transport.roles import BusRole
 
 URLS = {"engine": "nats://n-engine:e@127.0.0.1:4222"}
 ENDPOINT = Endpoint(url="nats://127.0.0.1:4222", pid=7, boot_id="b", monitoring_url="http://127.0.0.1:8222")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from record_strategies import events
 from support import strangers
 
-from controlplane.core import events as core
-from controlplane.core.errors import LocalEventError, RemoteEventError
-from controlplane.core.text import made_good, printable
+from controlplane.core.model import events as core
+from controlplane.core.model.errors import LocalEventError, RemoteEventError
+from controlplane.core.model.text import printable, sanitize
 from controlplane.wire._generated import events_pb2 as pb
 from controlplane.wire.codec import DecodedBatch, decode_events, encode_events
 
@@ -44,12 +44,6 @@ def test_every_event_survives_the_wire(items: list[core.Event], first: int, at_n
     assert batch.last_sequence == first + len(items) - 1
 
 
-@pytest.mark.parametrize("kind", core.EVENT_TYPES)
-def test_every_kind_of_event_has_a_message(kind: type[core.Event]) -> None:
-    members = {field.name.replace("_", "") for field in pb.Event.DESCRIPTOR.oneofs_by_name["kind"].fields}
-    assert kind.__name__.lower() in members
-
-
 def test_decoded_events_are_frozen_hashable_and_of_the_plain_class() -> None:
     event = decode_events(encode_events(PUBLISHER, 1, [(1, TOOL)])).events[0]
     assert type(event) is core.ToolStarted
@@ -57,14 +51,6 @@ def test_decoded_events_are_frozen_hashable_and_of_the_plain_class() -> None:
     assert hash(event) == hash(replace(TOOL, publisher=PUBLISHER, sequence=1, at_ns=1))
     with pytest.raises(AttributeError):
         event.sequence = 5  # type: ignore[misc]
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_batch_or_a_remote_error(data: bytes) -> None:
-    try:
-        decode_events(data)
-    except RemoteEventError as error:
-        assert "event batch" in str(error)
 
 
 @given(st.lists(events(), min_size=1, max_size=4), st.data())
@@ -116,6 +102,11 @@ def test_malformed_bytes_say_so() -> None:
         ({"pool_sampled": {"block_tokens": 1, "free_blocks": -2}}, "pool_sampled.free_blocks"),
         ({"host_sampled": {"cpus": float("nan")}}, "host_sampled.cpus: expected a finite number, got nan"),
         ({"host_sampled": {"cpu_use_ratio": -0.5}}, "host_sampled.cpu_use_ratio: expected >= 0, got -0.5"),
+        ({"host_sampled": {"cpu_stall_ratio": 1.5}}, "host_sampled.cpu_stall_ratio: expected <= 1, got 1.5"),
+        (
+            {"turn_queued": {"program_id": "p", "turn_id": "t", "shared_ratio": 2}},
+            "shared_ratio: expected <= 1, got 2",
+        ),
         ({"command_applied": {"command_id": -1}}, "command_applied.command_id"),
         ({"command_rejected": {"command_id": -1}}, "command_rejected.command_id"),
         (
@@ -167,7 +158,7 @@ def test_whatever_a_stranger_calls_it_the_event_is_taken(event: core.Event, name
     assert batch.rejected == []
     texts = [*texts_of(batch.events[0])]
     assert not strangers.stray("".join(texts))
-    assert {*texts} <= {"", PUBLISHER, made_good(name), printable(name[:1024])}
+    assert {*texts} <= {"", PUBLISHER, sanitize(name), printable(name[:1024])}
 
 
 @pytest.mark.parametrize("name", strangers.NAMES.values(), ids=strangers.NAMES)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_strategies import commands, events
 
-from controlplane.core.commands import Admit, Command
-from controlplane.core.errors import ConfigError
-from controlplane.core.events import Event, ToolStarted
+from controlplane.core.model.commands import Admit, Command
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.events import Event, ToolStarted
 from controlplane.wire.log import (
     CommandRecord,
     ConfigRecord,
@@ -55,17 +55,14 @@ def test_every_event_and_command_reads_back_exactly(items: list[Event | Command]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
         with LogWriter(path, HEADER) as log:
+            expected: list[Record] = [HEADER]
             for item in items:
                 if isinstance(item, Event):
                     log.event(item, now_ns)
+                    expected.append(EventRecord(now_ns=now_ns, event=item))
                 else:
                     log.command(item, now_ns)
-        expected: list[Record] = [HEADER]
-        for item in items:
-            if isinstance(item, Event):
-                expected.append(EventRecord(now_ns=now_ns, event=item))
-            else:
-                expected.append(CommandRecord(now_ns=now_ns, command=item))
+                    expected.append(CommandRecord(now_ns=now_ns, command=item))
         assert list(read_log(path)) == expected
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from controlplane.core.errors import ConfigError
-from controlplane.wire.nats_options import nats_options
+from controlplane.core.model.errors import ConfigError
+from controlplane.transport.nats_options import nats_options
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.errors import ConfigError
-from controlplane.wire.nats_url import connection_of, shown
+from controlplane.core.model.errors import ConfigError
+from controlplane.transport.nats_url import connection_of, redact
 
 WRITTEN: dict[str, dict[str, Any]] = {
     "nats://one:4222": {"servers": ["nats://one:4222"]},
@@ -57,7 +57,7 @@ def test_how_urls_are_written(url: str) -> None:
 def test_what_is_no_url_is_refused_with_how_to_write_it(url: str) -> None:
     with pytest.raises(ConfigError, match="NATS URL: ") as raised:
         connection_of(url)
-    assert "s3" not in str(raised.value) + shown(url)
+    assert "s3" not in str(raised.value) + redact(url)
 
 
 @given(st.text(string.printable, min_size=1), st.text(string.printable), st.integers(1, 3))
@@ -67,9 +67,9 @@ def test_any_login_comes_through_and_is_never_shown(user: str, password: str, se
     found = connection_of(url)
     assert (found["user"], found["password"]) == (user, password)
     assert len(found["servers"]) == servers
-    assert shown(url) == ",".join(found["servers"])
+    assert redact(url) == ",".join(found["servers"])
 
 
 @pytest.mark.parametrize("url", ["nats://one:1", "unix:/run/node.sock", "?"])
 def test_what_has_no_login_is_shown_as_it_is(url: str) -> None:
-    assert shown(url) == url
+    assert redact(url) == url

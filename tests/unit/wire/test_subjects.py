@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError
-from controlplane.wire import endpoint, subjects
-from controlplane.wire.roles import BusRole, user_name
+from controlplane.core.model.errors import ConfigError
+from controlplane.transport import endpoint, subjects
+from controlplane.transport.roles import BusRole, user_name
 
 
 def test_subjects_lie_below_their_node() -> None:

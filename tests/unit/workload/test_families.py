@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload.families import all_of, by_parent, families, renamed
 from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.synthetic import synthesize
@@ -62,13 +62,9 @@ def test_the_first_programs_come_with_all_of_their_sub_agents(tmp_path: Path) ->
     [
         (line("x", parent_id="nobody"), "parent_id: expected a valid program before it, got 'nobody'"),
         (line("x", parent_id="x"), "parent_id: expected a valid program before it, got 'x'"),
-        (
-            line("x", parent_id="a", spawn_turn=2),
-            "expected a turn that 'a' goes on from, below 2, got 2",
-        ),
-        (line("x", parent_id="a", spawn_turn=-1), "spawn_turn: expected >= 0, got -1"),
-        (line("x", parent_id=7), "parent_id: expected text, got 7"),
-        (line("x", family_tokens="9"), 'family_tokens: expected a whole number, got "9"'),
+        (line("x", parent_id="a", spawn_turn=2), "expected a turn that 'a' goes on from, below 2, got 2"),
+        (line("x", parent_id="a", spawn_turn=-1), "spawn_turn: Expected `int` >= 0"),
+        (line("x", family_tokens="9"), "family_tokens: Expected `int | null`, got `str`"),
     ],
 )
 def test_a_sub_agent_that_nobody_waits_for_is_refused(tmp_path: Path, orphan: dict[str, Any], problem: str) -> None:

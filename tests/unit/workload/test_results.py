@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.errors import ConfigError
-from controlplane.core.types import Pressure, seconds
+from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import Pressure, seconds
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.run import RunResult, load_run
 from controlplane.lab.workload.scale import Scale
 from controlplane.lab.workload.series import Series
-from controlplane.lab.workload.summary import ROWS, Summary, summarize
+from controlplane.lab.workload.summary import summarize
 
 
 def program(name: str, jct_s: float, ideal_s: float = 0, **changes: object) -> ProgramRecord:
@@ -114,10 +114,6 @@ def test_what_the_engine_did_not_count_is_in_no_figure() -> None:
     assert summary.output_tokens_per_s is None
     assert summarize([], turns[2:], seconds(100)).cache_hit_ratio is None
     assert summarize([], [turns[2], turn(1)], seconds(100)).cache_hit_ratio == pytest.approx(0.6)
-
-
-def test_rows_name_every_figure_once() -> None:
-    assert sorted(name for name, _, _ in ROWS) == sorted(field.name for field in fields(Summary))
 
 
 def run_result() -> RunResult:

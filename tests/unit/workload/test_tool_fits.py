@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload.durations import MOST_POINTS, Empirical, LogNormal, empirical, log_normal, uniform
-from controlplane.lab.workload.synthetic import synthesize
 from controlplane.lab.workload.tool_fits import Pooled, ToolFits, fit_tools, load_fits
 from controlplane.lab.workload.trace import ProgramTrace, Turn
 
@@ -51,7 +50,7 @@ def test_quantiles_rise_and_stay_within_what_was_seen(durations: list[float], p:
     assert min(fit.ms) <= fit.quantile_ms(low) <= fit.quantile_ms(high) <= max(fit.ms)
 
 
-@pytest.mark.parametrize("count", [MOST_POINTS + 1, 750, 1733, 20_000])
+@pytest.mark.parametrize("count", [MOST_POINTS + 1, 20_000])
 def test_many_calls_become_few_points_of_the_same_mean_and_shape(count: int) -> None:
     durations = np.random.default_rng(3).lognormal(5.0, 1.5, count)
     fit = empirical([float(value) for value in durations])
@@ -73,16 +72,12 @@ def test_a_log_normal_distribution_by_hand() -> None:
     assert fit.mean_ms == pytest.approx(fmean(fit.quantile_ms((k + 0.5) / steps) for k in range(steps)), rel=1e-3)
 
 
-def test_calls_of_no_time_can_be_fitted() -> None:
-    assert log_normal([0.0] * 5).quantile_ms(0.9) == pytest.approx(0.001)
-    assert empirical([0.0] * 30).quantile_ms(0.9) == 0.0
-
-
 # Fitting
 
 
-def test_the_number_of_calls_decides_the_fit() -> None:
+def test_the_number_of_calls_with_a_time_decides_the_fit() -> None:
     fits = fitted(
+        *[("human", 60_000.0), ("bash", None), ("", 3.0)],
         *[("many", float(k)) for k in range(20)],
         *[("some", 100.0 + k) for k in range(19)],
         *[("few", 1000.0)] * 5,
@@ -94,15 +89,6 @@ def test_the_number_of_calls_decides_the_fit() -> None:
     assert fits.pool.calls == 48
     assert fits.of("rare") is fits.of("never seen") is fits.pool
     assert fits.of("few").quantile_ms(0.99) == pytest.approx(1000.0)
-
-
-def test_think_time_and_calls_without_a_time_are_not_fitted() -> None:
-    fits = fitted(("bash", 5.0), ("human", 60_000.0), ("bash", None), ("", 3.0))
-    assert fits.pool.ms == (5.0,)
-    assert set(fits.tools) == {"bash"}
-
-
-def test_a_trace_without_a_tool_call_is_refused() -> None:
     with pytest.raises(ConfigError, match="trace: no tool call with a time"):
         fitted(("human", 5.0), ("bash", None))
 
@@ -120,15 +106,6 @@ def test_a_draw_is_decided_by_seed_program_and_turn_alone() -> None:
     assert fmean(uniform(7, f"p{k}", 0) for k in range(4000)) == pytest.approx(0.5, abs=0.02)
 
 
-def test_programs_are_drawn_one_by_one_in_any_order() -> None:
-    trace = synthesize("swe-bench", programs=12, seed=2)
-    fits = fit_tools(trace.programs, trace.name)
-    forward = {p.program_id: fits.redraw(p, 1) for p in trace.programs}
-    backward = {p.program_id: fits.redraw(p, 1) for p in reversed(trace.programs[3:])}
-    assert all(forward[name] == drawn for name, drawn in backward.items())
-    assert forward != {p.program_id: fits.redraw(p, 2) for p in trace.programs}
-
-
 def test_only_tool_times_are_drawn_and_the_scale_holds_for_them() -> None:
     fits = fitted(*[("bash", float(k)) for k in range(100)])
     before = program(("bash", 5.0), ("human", 60_000.0), ("other", 1.0), ("bash", None))
@@ -141,17 +118,6 @@ def test_only_tool_times_are_drawn_and_the_scale_holds_for_them() -> None:
             assert scaled.tool_ms == 4.0 * turn.tool_ms
     assert fits.unknown([before]) == ["other"]
     assert fits.redraw(before, 3, factor=0.0).turns[0].tool_ms == 0.0
-
-
-def test_draws_have_the_mean_of_what_was_seen() -> None:
-    trace = synthesize("swe-bench", programs=200, seed=2)
-    fits = fit_tools(trace.programs, trace.name)
-
-    def mean_ms(programs: list[ProgramTrace]) -> float:
-        return fmean(turn.tool_ms for p in programs for turn in p.turns if turn.tool_ms is not None)
-
-    drawn = [fits.redraw(p, seed) for p in trace.programs for seed in range(10)]
-    assert mean_ms(drawn) == pytest.approx(mean_ms(list(trace.programs)), rel=0.05)
 
 
 # The file
@@ -179,21 +145,15 @@ GOOD = {
     ("changes", "said"),
     [
         ({"format": 2}, "$.format: expected 1, got 2"),
-        ({"format": "1"}, "Expected `int`, got `str` - at `$.format`"),
         ({"more": 1}, "unknown field `more`"),
         ({"pool": {"fit": "pool", "calls": 2}}, '$.pool.fit: expected "empirical"'),
-        ({"pool": {"fit": "empirical", "calls": 2, "ms": []}}, "$.pool.ms: Expected `array` of length >= 1"),
-        ({"pool": {"fit": "empirical", "calls": 0, "ms": [1]}}, "$.pool.calls: Expected `int` >= 1"),
         ({"pool": {"fit": "empirical", "calls": 2, "ms": [1, -2]}}, "$.pool.ms[1]: Expected `float` >= 0.0"),
         ({"pool": {"fit": "empirical", "calls": 2, "ms": [3, 2]}}, "$.pool: expected ms to ascend, got 2 after 3"),
-        ({"pool": {"fit": "empirical", "calls": 2, "ms": [1, "x"]}}, "$.pool.ms[1]: Expected `float`"),
         ({"tools": {"Bash:git": {"fit": "weibull", "calls": 7}}}, "$.tools.Bash:git.fit: Invalid value 'weibull'"),
-        ({"tools": {"Bash:git": {"fit": "log-normal", "calls": 7, "mu": 1.0}}}, "$.tools.Bash:git: Object missing"),
         (
             {"tools": {"a.b": {"fit": "log-normal", "calls": 7, "mu": 1.0, "sigma": -1}}},
             "$.tools.a.b.sigma: Expected `float` >= 0.0",
         ),
-        ({"tools": [1]}, "Expected `object`, got `array` - at `$.tools`"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_with_its_place(
@@ -208,7 +168,7 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 5000])
+@pytest.mark.parametrize("text", [b"[]", b"\xff", b"[" * 5000])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "tools.json"
     path.write_bytes(text)

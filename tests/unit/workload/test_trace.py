@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.errors import ConfigError
+from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload import trace_lines
 from controlplane.lab.workload.trace import Turn, gap_ns, read_trace, reusable_tokens
 
@@ -47,29 +47,21 @@ def test_reads_programs_in_order(tmp_path: Path, name: str) -> None:
 
 
 BAD = [
-    (program("x", turn(), turn(output_tokens=0)), "turns[1].output_tokens: expected >= 1, got 0"),
-    (program("x", turn(input_tokens=-3)), "turns[0].input_tokens: expected >= 1, got -3"),
-    (program("x", turn(input_tokens="9")), 'turns[0].input_tokens: expected a whole number, got "9"'),
-    (program("x", turn(input_tokens=True)), "turns[0].input_tokens: expected a whole number, got true"),
-    (program("x", turn(input_tokens=1.5)), "turns[0].input_tokens: expected a whole number, got 1.5"),
-    (program("x", {"input_tokens": 1}), "turns[0].output_tokens: missing"),
-    (program("x", turn(tool_ms=-1)), "turns[0].tool_ms: expected >= 0, got -1"),
-    (program("x", turn(tool_ms="1")), 'turns[0].tool_ms: expected milliseconds or null, got "1"'),
-    (program("x", turn(tool=7)), "turns[0].tool: expected text, got 7"),
-    (program("x", turn(cached_prefix_tokens=-1)), "turns[0].cached_prefix_tokens: expected >= 0, got -1"),
-    (program("x", turn(input_tokens=90)), "prompt and output of <= 50 tokens, got 92"),
-    ({"program_id": "x", "source": "s", "turns": []}, "turns: expected a list of at least one turn, got []"),
-    ({"program_id": "x", "source": "s", "turns": [3]}, "turns[0]: expected an object, got 3"),
-    ({"program_id": "x", "source": "s"}, "turns: missing"),
-    ({"program_id": "", "source": "s", "turns": [turn()]}, "program_id: expected a name"),
-    ({"turns": [turn()]}, "program_id: missing"),
-    ([1], "expected an object, got [1]"),
-    ("{half", "not JSON"),
-    ("[" * 100_000, "not JSON"),
-    (
-        '{"program_id": "x", "turns": [{"input_tokens": 1, "output_tokens": 1, "tool_ms": NaN}]}',
-        "tool_ms: expected >= 0",
-    ),
+    (program("x", turn(), turn(output_tokens=0)), "turns[1].output_tokens: Expected `int` >= 1"),
+    (program("x", turn(input_tokens="9")), "turns[0].input_tokens: Expected `int`, got `str`"),
+    (program("x", turn(input_tokens=True)), "turns[0].input_tokens: Expected `int`, got `bool`"),
+    (program("x", {"input_tokens": 1}), "turns[0]: Object missing required field `output_tokens`"),
+    (program("x", turn(tool_ms=-1)), "turns[0].tool_ms: Expected `float` >= 0.0"),
+    (program("x", turn(tool_ms=1e300)), "turns[0].tool_ms: Expected `float` <= 31622400000.0"),
+    (program("x", turn(tool=7)), "turns[0].tool: Expected `str | null`, got `int`"),
+    (program("x", turn(cached_prefix_tokens=-1)), "turns[0].cached_prefix_tokens: Expected `int` >= 0"),
+    (program("x", turn(), turn(input_tokens=90)), "turns[1].input_tokens: expected a prompt and output of <= 50"),
+    ({"program_id": "x", "source": "s", "turns": []}, "turns: Expected `array` of length >= 1"),
+    ({"program_id": "", "source": "s", "turns": [turn()]}, "program_id: Expected `str` of length >= 1"),
+    ({"turns": [turn()]}, "Object missing required field `program_id`"),
+    ([1], "Expected `object`, got `array`"),
+    ("{half", "JSON is malformed"),
+    ('{"a":' + "[" * 100_000, "recursion depth"),
 ]
 
 
@@ -83,20 +75,6 @@ def test_a_bad_program_is_described_with_its_line_and_the_rest_is_read(
     (rejected,) = trace.rejected
     assert rejected.startswith(f"{path}:2: ")
     assert message in rejected
-    with pytest.raises(ConfigError) as error:
-        read_trace(path, max_context_tokens=50, on_bad="error")
-    assert str(error.value) == rejected
-
-
-def test_a_repeated_program_id_is_rejected(tmp_path: Path) -> None:
-    trace = read_trace(write(tmp_path / "t.jsonl", program("a"), program("a", turn(), turn())))
-    assert trace.turns == 1
-    assert "occurs twice" in trace.rejected[0]
-
-
-def test_max_programs_counts_valid_ones(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.jsonl", "?", program("a"), program("b"), program("c"))
-    assert [p.program_id for p in read_trace(path, max_programs=2).programs] == ["a", "b"]
 
 
 def test_a_truncated_gzip_keeps_what_it_held(tmp_path: Path) -> None:
@@ -109,30 +87,6 @@ def test_a_truncated_gzip_keeps_what_it_held(tmp_path: Path) -> None:
     trace = read_trace(path)
     assert 0 < len(trace.programs) < 500
     assert "the gzip file breaks off here" in trace.rejected[-1]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.jsonl", b"", "no valid program: the file is empty"),
-        ("t.jsonl.gz", b"", "no valid program"),
-        ("t.jsonl.gz", b"plain text", "not a gzip file"),
-        ("t.jsonl", b"\xff\xfe\n", "not UTF-8 text"),
-        ("t.jsonl", b"{}\n", "no valid program; the first of 1 problems"),
-    ],
-)
-def test_a_file_without_a_program_is_an_error(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=message):
-        read_trace(path)
-
-
-def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.jsonl: cannot read the trace: No such file"):
-        read_trace(tmp_path / "none.jsonl")
-    with pytest.raises(ConfigError, match="Is a directory"):
-        read_trace(tmp_path)
 
 
 def test_think_time_is_a_gap_without_a_tool() -> None:
@@ -151,13 +105,6 @@ def test_how_much_of_a_prompt_the_last_turn_held() -> None:
     assert reusable_tokens(first, Turn(input_tokens=99, output_tokens=1)) == 0, "a compaction"
 
 
-def test_a_tool_that_takes_longer_than_a_year_is_no_tool(tmp_path: Path) -> None:
-    good = program("b", turn(tool_ms=366 * 86_400_000.0))
-    trace = read_trace(write(tmp_path / "t.jsonl", program("a", turn(tool_ms=1e300)), good))
-    assert [one.program_id for one in trace.programs] == ["b"]
-    assert "turns[0].tool_ms: expected at most a year, 3.16224e+10, got 1e+300" in trace.rejected[0]
-
-
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -169,4 +116,30 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     assert len(read_trace(path).programs) == 2
     path = write(tmp_path / name, fits, fits + "  ")
     with pytest.raises(ConfigError, match=rf"{name}:2: expected lines of at most 1000 bytes"):
+        read_trace(path)
+
+
+def test_a_repeated_program_is_rejected_and_only_valid_ones_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", "?", program("a"), program("a", turn(), turn()), program("b"), program("c"))
+    trace = read_trace(path, max_programs=2)
+    assert [p.program_id for p in trace.programs] == ["a", "b"]
+    assert trace.turns == 2
+    assert "occurs twice" in trace.rejected[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", b"", "no valid program: the file is empty"),
+        ("t.jsonl.gz", b"plain text", "not a gzip file"),
+        ("t.jsonl", b"\xff\xfe\n", "not UTF-8 text"),
+        ("t.jsonl", b"{}\n", "no valid program; the first of 1 problems"),
+        ("none.jsonl", None, r"none\.jsonl: cannot read the trace: No such file"),
+    ],
+)
+def test_a_file_without_a_program_is_an_error(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
         read_trace(path)

@@ -1,1 +1,0 @@
-"""The parts of ``bench/hook_cost_engine.py``."""

@@ -1,0 +1,73 @@
+"""How idle a program has been lately, and what its memory weighs while it is.
+
+Idleness is the share of its last cycles that it spent outside the engine.
+
+**Paper**: MORI §4.1-4.2, eq. 1: i = A / (A + R), with A the time that it acted and R the time that it reasoned in
+its last k cycles, what it is doing now included. Time that it was held is in neither: that tells of us, not of it.
+"""
+
+from controlplane.core.model.types import Program, QueuedProgram
+
+_MOST_CYCLES = 16
+
+
+def reasons(program: Program, now_ns: int) -> None:
+    """The engine has a turn of it, its first that is open."""
+    held(program, now_ns)
+    program.phase_since_ns = now_ns
+
+
+def acts(program: Program, now_ns: int) -> None:
+    """Its last open turn ended."""
+    if program.phase_since_ns:
+        program.cycles = (*program.cycles, now_ns - program.phase_since_ns, 0)[-2 * _MOST_CYCLES :]
+    program.phase_since_ns = now_ns
+
+
+def unanswered(program: Program) -> None:
+    """The turn that just ended got no answer: neither it nor the time until it is asked again is a cycle's."""
+    if program.cycles[-1:] == (0,):
+        program.cycles = program.cycles[:-2]
+    program.phase_since_ns = 0
+
+
+def held(program: Program, now_ns: int) -> None:
+    """A turn of it waits at the gate: it neither reasons nor acts. Nothing changes while another turn is open."""
+    if program.open_turns:
+        return
+    if program.phase_since_ns and program.cycles:
+        program.cycles = (*program.cycles[:-1], program.cycles[-1] + now_ns - program.phase_since_ns)
+    program.phase_since_ns = 0
+
+
+def idleness(program: Program | QueuedProgram, most_cycles: int, now_ns: int) -> float:
+    """0: it only reasons; towards 1: it only acts. 0 for one of which nothing is known."""
+    recent = program.cycles[-2 * most_cycles :]
+    reasoned_ns, acted_ns = sum(recent[::2]), sum(recent[1::2])
+    if program.phase_since_ns and program.open_turns:
+        reasoned_ns += now_ns - program.phase_since_ns
+    elif program.phase_since_ns:
+        acted_ns += now_ns - program.phase_since_ns
+    total_ns = reasoned_ns + acted_ns
+    return acted_ns / total_ns if total_ns > 0 else 0.0
+
+
+def weight(program: Program, half_life_ns: int, now_ns: int) -> float:
+    """How much a program's memory weighs against others'.
+
+    1 while it reasons; halved with each ``half_life_ns`` that it has acted. 0: never.
+
+    **Paper**: ThunderAgent §4.3.1, eq. 7: f(t) = 2^-t, with t in half-lives; the right form where a tool's
+    remaining time does not depend on how long it has run (Appendix E.1).
+    """
+    since_ns = acting_since_ns(program)
+    if not half_life_ns or not since_ns:
+        return 1.0
+    return float(2 ** (-max(0, now_ns - since_ns) / half_life_ns))
+
+
+def acting_since_ns(program: Program) -> int:
+    """When its tool or its silence began; 0 while a turn is open."""
+    if program.open_turns:
+        return 0
+    return program.tool_started_at_ns if program.open_tools else program.idle_since_ns

@@ -1,0 +1,168 @@
+"""A new configuration for a running daemon: read and judged as a whole, then taken over at once, or refused.
+
+What names, files and connections go by waits for a restart, and says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import watchfiles
+from anyio import Event, sleep, sleep_forever
+
+from controlplane.config import (
+    Config,
+    Resolved,
+    Source,
+    changes,
+    content_of,
+    is_stream,
+    keep_until_restart,
+    promoted,
+)
+from controlplane.core.model.errors import ConfigError
+from controlplane.daemon.process.logs import logger
+from controlplane.eventloop import task_group
+
+_SETTLE_MS = 200  # an editor writes more than once
+_LOOK_MS = 50
+_LOOKS_WITHOUT = 20  # until a file that is missing or empty is taken for one that stays so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigState:
+    """Which configuration is in force. ``version`` counts from 1 in a daemon's life."""
+
+    version: int = 1
+    file: str = ""
+    refused: str = ""  # why the last attempt was; empty: it was taken over
+    refusals: int = 0
+    until_restart: tuple[str, ...] = ()  # keys whose new value waits for one
+
+
+class Reloader:
+    """Owns the configuration in force. ``take_over`` is told of each new one."""
+
+    def __init__(self, source: Source, resolved: Resolved, take_over: Callable[[Config], None]) -> None:
+        self.source, self.resolved = source, resolved
+        self.state = ConfigState(file=str(source.path or ""))
+        self._take_over = take_over
+        self._log = logger("config")
+        self._warn()
+
+    def _warn(self) -> None:
+        for setting in self.resolved.without_effect:
+            self._log.warning("without effect", setting=setting)
+
+    @property
+    def config(self) -> Config:
+        return self.resolved.config
+
+    def set(self, key: str, value: Any) -> ConfigState:
+        """``key`` as if given on the command line; not for longer than this daemon lives. None: as if not given."""
+        promoted = {name: other for name, other in self.source.promoted.items() if name != key}
+        options = {**self.source.options, key: value}
+        return self._attempt(
+            replace(self.source, options=options, promoted=promoted), f"{key} was set to {value!r}"
+        )
+
+    def promote(self) -> ConfigState:
+        """The shadow's preset and settings live, what is live the shadow's; not for longer than this daemon lives.
+
+        Raises ``ConfigError`` if there is no shadow.
+        """
+        if self.resolved.shadow is None:
+            raise ConfigError("there is no shadow: name its preset under [shadow] in the configuration first")
+        changed = {**self.source.promoted, **promoted(self.config, [*self.resolved.origins])}
+        return self._attempt(replace(self.source, promoted=changed), "the shadow was promoted")
+
+    def reload(self, why: str, content: bytes | None = None) -> ConfigState:
+        """Read all of it again. A wrong one is refused, and what was in force stays so.
+
+        ``content``: the file's, where it was read already.
+        """
+        return self._attempt(self.source, why, content)
+
+    def _attempt(self, source: Source, why: str, content: bytes | None = None) -> ConfigState:
+        try:
+            wanted = source.read(again=True, content=content).for_a_daemon()
+            config = keep_until_restart(self.config, wanted.config)
+        except ConfigError as error:
+            return self._refuse(error, why)
+        waiting = tuple(change.key for change in changes(config, wanted.config))
+        return self._install(source, replace(wanted, config=config), waiting, why)
+
+    def _refuse(self, error: ConfigError, why: str) -> ConfigState:
+        self.state = replace(self.state, refused=str(error), refusals=self.state.refusals + 1)
+        self._log.error("refused", why=why, error=str(error), version=self.state.version)
+        return self.state
+
+    def _install(self, source: Source, resolved: Resolved, waiting: tuple[str, ...], why: str) -> ConfigState:
+        found = changes(self.config, resolved.config)
+        self.source, self.resolved = source, resolved
+        version = self.state.version + bool(found)
+        self.state = replace(self.state, version=version, refused="", until_restart=waiting)
+        if found:
+            self._take_over(resolved.config)
+        self._log.info("reloaded", why=why, version=version, changes=[str(change) for change in found])
+        if waiting:
+            self._log.warning("not before a restart", keys=waiting)
+        self._warn()
+        return self.state
+
+    async def watch(self) -> None:
+        """Reload whenever the file's content changes. Its folder is watched, since editors replace files."""
+        path = self.source.path
+        if path is None:
+            return
+        before = _content(path)
+        if path.exists() and is_stream(path):
+            self._log.warning("not watched: no regular file", file=str(path))
+            return
+        over = Event()
+        async with task_group() as group:
+            group.start_soon(_set_when_cancelled, over)
+            try:
+                async for _ in watchfiles.awatch(
+                    path.absolute().parent, recursive=False, debounce=_SETTLE_MS, step=_LOOK_MS, stop_event=over
+                ):
+                    now = await _settled(path)
+                    if now != before:
+                        before = now
+                        content = None if isinstance(now, str) else now  # by now it may be written again
+                        self.reload(f"{path} changed", content)
+            except OSError as error:
+                self._log.warning("not watched: send SIGHUP after a change", file=str(path), error=str(error))
+                raise
+            group.cancel_scope.cancel()
+
+
+async def _set_when_cancelled(event: Event) -> None:
+    """The thread that watches hears of its end by this alone, and else of nothing for up to five seconds."""
+    try:
+        await sleep_forever()
+    finally:
+        event.set()
+
+
+async def _settled(path: Path) -> bytes | str:
+    """The content once it is the same twice, or why there is none once that has been so for a while.
+
+    An editor may still be writing, or have the file replaced.
+    """
+    seen, alike = _content(path), 0
+    while alike < (_LOOKS_WITHOUT if isinstance(seen, str) else 1):
+        await sleep(_LOOK_MS / 1000)
+        again = _content(path)
+        alike = alike + 1 if again == seen else 0
+        seen = again
+    return seen
+
+
+def _content(path: Path) -> bytes | str:
+    """What a reload would read, or why it would be refused."""
+    try:
+        return content_of(path, again=True)
+    except ConfigError as error:
+        return str(error)

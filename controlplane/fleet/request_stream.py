@@ -1,0 +1,419 @@
+"""One request of Envoy's, from its headers to the end of its answer: a stream of ``ext_proc`` is a turn."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+
+from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.fleet import messages
+from controlplane.fleet.active_turn import ActiveTurn, AwaitingResponse, Turns
+from controlplane.fleet.choice import Choice
+from controlplane.fleet.messages import BUFFERED, DUPLEX, NONE, Request
+from controlplane.fleet.roster import Engine
+from controlplane.gate.asgi import ClientGone, Message
+from controlplane.gate.bodies import Bodies, BodyRefused, json_object
+from controlplane.gate.contexts import Contexts, measured
+from controlplane.gate.continuity import Continuity
+from controlplane.gate.encodings import UnknownEncoding, encoding_of
+from controlplane.gate.gate import Gate
+from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
+from controlplane.gate.problems import problem
+from controlplane.gate.requests import (
+    GATED_METHODS,
+    HOLD_HEADER,
+    TURN_HEADER,
+    count_of,
+    hold_ms,
+    is_last,
+    new_turn_id,
+    refusal_headers,
+    refusal_problem,
+    ticket_of,
+    turn_path,
+)
+from controlplane.gate.sizing import Prompt
+from controlplane.gate.tickets import Entered, Refused, Ticket, refusal
+
+_ASKING = "asking"  # of the roles in a stream's metadata
+# Seconds of the proxy's wall clock, stamped by its first hop, and by the one that asks us now.
+_ARRIVED, _ASKED = b"x-penstock-arrived", b"x-penstock-asked"
+_ATTEMPT = b"x-envoy-attempt-count"
+_REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
+_NO_ENGINE = "no engine of the fleet serves now"
+_LONGEST_HOLD_MS = 3_600_000  # what Envoy is configured to grant; it ignores whoever asks for more
+_HOLD_MARGIN_MS = 60_000  # Envoy takes one such word for a message: in a crowd it is said before the body is read
+_CROWD = 32  # a few milliseconds of work
+
+
+@dataclass(slots=True, kw_only=True)
+class PickerCounters:
+    """Counts since the picker started; they only grow."""
+
+    turns: int = 0  # let in and sent to an engine
+    held: int = 0  # of these and the refused, those that had to wait
+    passed: int = 0  # requests that are no turns
+    refused: int = 0  # answered in the engine's place
+    asked_again: int = 0  # that had been asked for elsewhere before
+    handed_over: int = 0  # held ones that were sent away to be asked for elsewhere
+    elsewhere: int = 0  # turns that another engine answered than the first one chosen
+    malformed: int = 0  # messages that make no sense here
+
+
+@dataclass(slots=True, kw_only=True)
+class PickerContext:
+    """What the request streams of one picker share."""
+
+    gate: Gate
+    choice: Choice
+    turns: Turns
+    paths: frozenset[str]
+    now_ns: Callable[[], int]
+    continuity: Continuity | None = None
+    counters: PickerCounters = field(default_factory=PickerCounters)
+    awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
+    bodies: Bodies = field(init=False)
+    contexts: Contexts = field(default_factory=Contexts)
+    holding: set["RequestStream"] = field(default_factory=set)
+    undecided: int = 0  # requests that have no answer yet, the held ones among them
+
+    def __post_init__(self) -> None:
+        self.bodies = Bodies(self.gate.limits)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many requests are being read that the last of them may wait for seconds."""
+        return self.undecided - len(self.holding) > _CROWD
+
+    @property
+    def patience_ms(self) -> int:
+        """How long Envoy is to wait for a held turn: the gate decides before that."""
+        limits = self.gate.limits
+        return min(limits.hold_ns * 1000 // limits.wall_second_ns + _HOLD_MARGIN_MS, _LONGEST_HOLD_MS)
+
+
+class _Answered(Exception):
+    """The client has its answer, and the stream is over."""
+
+
+class RequestStream:
+    """Reads what Envoy says of one request and answers it, over one stream.
+
+    Where Envoy fails closed, so that a lost picker is asked for again, a stream that stayed open would cut its turn
+    with the picker. So one that says it is ``asking`` ends with its answer, and another, which only observes, shows
+    the rest. Of Envoys with one filter the same stream does.
+    """
+
+    def __init__(self, picker: PickerContext, context: Any, role: str) -> None:
+        self._picker = picker
+        self._context = context
+        self._only_asks = role == _ASKING
+        self._turn: ActiveTurn | None = None
+        self._is_awaiting = False
+        self._is_last = False
+        self._prompt: Prompt | None = None  # of a program with a name
+        self._continued = ""
+        self._body_read = False
+        self._body = b""  # a body that is to be sent back
+        self._pieces: list[bytes] | None = None  # of one that is sent back as it came, compressed
+        self._has_trailers = False
+        self._task: asyncio.Task[Any] | None = None
+        self._moves_on = False
+
+    async def run(self) -> None:
+        """Serve the stream to its end. Whatever happens, its turn has left the gate afterwards, or is watched."""
+        try:
+            first = await self._context.read()
+            if first is grpc.aio.EOF:
+                return
+            if first.observability_mode:
+                await self._observe(first)
+                return
+            if first.WhichOneof("request") != "request_headers":
+                self._picker.counters.malformed += 1
+                await self._rest(NONE, NONE, first)
+                return
+            request = messages.request_of(first)
+            del first
+            self._picker.undecided += 1
+            try:
+                await self._decide(request)
+            finally:
+                self._picker.undecided -= 1
+            if self._only_asks and request.body_mode != DUPLEX:
+                return
+            await self._rest(request.body_mode, request.answer_mode)
+            if self._turn is not None:
+                self._turn.over()
+        except (_Answered, ClientGone):  # the latter closed its side within its request
+            pass
+        except asyncio.CancelledError:
+            if not self._moves_on:
+                raise
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, "this picker serves no more: ask another")
+        finally:
+            if self._turn is not None:
+                self._turn.over(cut=True)
+            elif not self._is_awaiting:
+                self._leave_conversation()
+
+    def move_on(self) -> None:
+        """End a held stream so that Envoy asks another picker."""
+        if self._task is not None and not self._moves_on:
+            self._moves_on = True
+            self._task.cancel()
+
+    # -- the request ---------------------------------------------------------------------------------------
+
+    async def _decide(self, request: Request) -> None:
+        """Say where the request goes, once it may. Raises ``_Answered`` if it goes nowhere."""
+        try:
+            ticket = await self._ticket_of(request)
+        except BadIdentity as bad:
+            await self._problem(request, HTTPStatus.BAD_REQUEST, "bad_identity", str(bad))
+        except (BodyRefused, UnknownEncoding) as refused:
+            await self._problem(request, refused.status, refused.code, str(refused))
+        if ticket is None:
+            self._picker.counters.passed += 1
+            engines = self._picker.choice.any(request.subset)
+            if not engines:
+                await self._problem(request, HTTPStatus.SERVICE_UNAVAILABLE, "no_engine", _NO_ENGINE)
+            await self._send_on(request, engines, {})
+            return
+        try:
+            entered = await self._enter(request, ticket)
+            engines = self._start(request, ticket, entered)
+        except Refused as refused:
+            await self._refuse(request, refused)
+        # A gate at the engine's node is to call the turn and its program as this one does.
+        own = {
+            TURN_HEADER: ticket.turn_id,
+            PROGRAM_HEADER: ticket.program_id,
+            HOLD_HEADER: hold_ms(entered.hold_ns),
+        }
+        await self._send_on(request, engines, own)
+
+    async def _ticket_of(self, request: Request) -> Ticket | None:
+        """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
+        if request.method not in GATED_METHODS or not request.has_body:
+            return None
+        if turn_path(unquote(request.path)) not in self._picker.paths:
+            return None
+        if request.body_mode in (BUFFERED, DUPLEX):
+            return await self._ticket_of_body(request, encoding_of(request.headers))
+        identity = self._picker.gate.tenants.identify(request.headers, None)
+        size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
+        return self._ticket_for(request, identity, PromptSize(agent=identity.agent), size)
+
+    async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
+        """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
+        if request.body_mode == BUFFERED:
+            await self._context.write(messages.go_on("request_headers"))
+            if self._picker.is_crowded:  # say so before the body, which costs far more, has its turn in the loop
+                await self._context.write(messages.more_time(self._picker.patience_ms))
+        self._pieces = [] if encoding and request.body_mode == DUPLEX else None
+        data = await self._picker.bodies.read(self._piece, encoding)
+        self._body_read = True
+        if request.body_mode == DUPLEX:
+            self._body = data if self._pieces is None else b"".join(self._pieces)
+        body = await json_object(data)
+        if body is None:
+            return None
+        identity = self._picker.gate.tenants.identify(request.headers, body)
+        prompt = await measured(body, len(data))
+        if identity.anonymous and self._picker.continuity is not None:
+            identity = self._picker.continuity.name(identity, body, prompt)
+            self._continued = identity.program_id
+        self._is_last = is_last(body)
+        ticket = self._ticket_for(request, identity, self._picker.contexts.size(identity, prompt), len(data))
+        if not identity.anonymous:
+            self._prompt = prompt
+        return ticket
+
+    def _ticket_for(self, request: Request, identity: Identity, prompt: PromptSize, held_bytes: int) -> Ticket:
+        return ticket_of(
+            identity,
+            new_turn_id(),
+            prompt=prompt,
+            held_bytes=held_bytes,
+            waited_ns=self._waited_ns(request),
+        )
+
+    def _waited_ns(self, request: Request) -> int:
+        """How long pickers before this one held the request, in the gate's time; 0 where that makes no sense.
+
+        Both instants are by the proxy's clock: ours may differ.
+        """
+        if count_of(request.header(_ATTEMPT)) < 2:
+            return 0
+        self._picker.counters.asked_again += 1
+        try:
+            waited_s = float(request.header(_ASKED)) - float(request.header(_ARRIVED))
+        except ValueError:
+            return 0
+        limits = self._picker.gate.limits
+        waited_ns = waited_s * limits.wall_second_ns
+        return int(waited_ns) if 0 < waited_ns < limits.hold_ns else 0
+
+    async def _piece(self) -> Message:
+        """The next piece of the request's body, as the reader of bodies wants it."""
+        message = await self._context.read()
+        if message is grpc.aio.EOF:
+            return {"type": "http.disconnect"}
+        kind = message.WhichOneof("request")
+        if kind == "request_body":
+            body = message.request_body
+            if self._pieces is not None:
+                self._pieces.append(body.body)
+            return {"type": "http.request", "body": body.body, "more_body": not body.end_of_stream}
+        self._has_trailers = kind == "request_trailers"
+        if not self._has_trailers:
+            self._picker.counters.malformed += 1
+        return {"type": "http.request", "body": b"", "more_body": not self._has_trailers}
+
+    # -- the gate ------------------------------------------------------------------------------------------
+
+    async def _enter(self, request: Request, ticket: Ticket) -> Entered:
+        """Wait until the turn may run. Raises ``Refused``."""
+        gate = self._picker.gate
+        if not self._picker.choice.is_there_any(request.subset):
+            raise self._no_engine(ticket, 0)
+        entered = gate.try_enter(ticket)
+        if entered is not None:
+            return entered
+        self._picker.counters.held += 1
+        if request.body_mode != DUPLEX:  # there Envoy waits without a limit
+            await self._context.write(messages.more_time(self._picker.patience_ms))
+        self._task = asyncio.current_task()
+        self._picker.holding.add(self)
+        try:
+            return await gate.enter(ticket)
+        finally:
+            self._picker.holding.discard(self)
+
+    def _start(self, request: Request, ticket: Ticket, entered: Entered) -> tuple[Engine, ...]:
+        """The turn runs from now on. Raises ``Refused`` where no engine is left."""
+        picker = self._picker
+        engines = picker.choice.of_program(ticket.program_id, request.subset)
+        if not engines:
+            picker.gate.leave(ticket, abandoned=_NO_ENGINE)
+            raise self._no_engine(ticket, entered.hold_ns)
+        picker.counters.turns += 1
+        if self._prompt is not None:
+            picker.contexts.remember(ticket.program_id, ticket.turn_id, self._prompt)
+            self._prompt = None
+        turn = ActiveTurn(
+            ticket,
+            engines[0],
+            hold_ns=entered.hold_ns,
+            is_last=self._is_last,
+            gate=picker.gate,
+            turns=picker.turns,
+            now_ns=picker.now_ns,
+            afterwards=self._leave_conversation,
+        )
+        if self._only_asks and request.body_mode != DUPLEX:
+            # From here, not from when it was sent: Envoy ends the stream as soon as it has the choice, which may
+            # cancel this task while it still waits for the sending.
+            self._is_awaiting = True
+            picker.awaiting.expect(turn)
+        else:
+            self._turn = turn
+        return engines
+
+    def _leave_conversation(self) -> None:
+        continued, self._continued = self._continued, ""
+        if continued and self._picker.continuity is not None:
+            self._picker.continuity.left(continued)
+
+    def _no_engine(self, ticket: Ticket, hold_ns: int) -> Refused:
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        return refusal(self._picker.gate.limits, ticket, status, "no_engine", _NO_ENGINE, hold_ns)
+
+    # -- answers -------------------------------------------------------------------------------------------
+
+    async def _send_on(self, request: Request, engines: tuple[Engine, ...], own: Mapping[str, str]) -> None:
+        addresses = ",".join(engine.address for engine in engines)
+        common = messages.choice(addresses, own)
+        if self._body_read and request.body_mode == BUFFERED:
+            await self._context.write(messages.on_body(common, addresses))
+            return
+        then = None
+        if request.has_body and request.body_mode not in (NONE, DUPLEX):
+            # With nothing to come Envoy itself ends the stream: were it open when the picker dies, a turn on
+            # its way would be asked for again, and run twice.
+            then = messages.NOTHING if self._only_asks else messages.ONLY_THE_ANSWER
+        await self._context.write(messages.on_headers(common, addresses, then=then))
+        if self._body_read:
+            body, self._body = self._body, b""
+            for piece in messages.bodies_back("request_body", body, last=not self._has_trailers):
+                await self._context.write(piece)
+            if self._has_trailers:
+                await self._context.write(messages.go_on("request_trailers"))
+
+    async def _refuse(self, request: Request, refused: Refused) -> NoReturn:
+        content = refusal_problem(request.path, refused)
+        await self._answer(refused.status, content, refusal_headers(refused))
+
+    async def _problem(self, request: Request, status: int, code: str, message: str) -> NoReturn:
+        headers = {}
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            limits = self._picker.gate.limits
+            headers["retry-after"] = str(max(1, limits.retry_after_ns // limits.wall_second_ns))
+        await self._answer(status, problem(request.path, status, code, message), headers)
+
+    async def _answer(self, status: int, content: object, headers: Mapping[str, str]) -> NoReturn:
+        self._picker.counters.refused += 1
+        await self._context.write(messages.answer_at_once(status, content, headers, _REFUSED))
+        raise _Answered
+
+    async def _rest(self, body_mode: int, answer_mode: int, message: Any = None) -> None:
+        """Follow the answer to its end, and let all pass that Envoy shows meanwhile."""
+        message = message if message is not None else await self._context.read()
+        while message is not grpc.aio.EOF:
+            kind = message.WhichOneof("request") or ""
+            if kind == "response_headers":
+                await self._context.write(messages.with_answer_headers(self._follow(message, self._turn)))
+            elif (kind, DUPLEX) in (("request_body", body_mode), ("response_body", answer_mode)):
+                self._follow(message, self._turn)
+                body = getattr(message, kind)
+                for piece in messages.bodies_back(kind, body.body, last=body.end_of_stream):
+                    await self._context.write(piece)
+            elif (reply := messages.go_on(kind)) is not None:
+                if kind == "response_trailers":
+                    self._follow(message, self._turn)
+                await self._context.write(reply)
+            else:
+                self._picker.counters.malformed += 1
+            message = await self._context.read()
+
+    async def _observe(self, message: Any) -> None:
+        """Follow a turn that was sent on, by what a filter behind the asking one shows; it waits for no reply."""
+        turn: ActiveTurn | None = None
+        try:
+            while message is not grpc.aio.EOF and (turn is None or not turn.is_complete):
+                if message.WhichOneof("request") == "request_headers":
+                    turn = self._picker.awaiting.take(messages.turn_named(message))
+                else:
+                    self._follow(message, turn)
+                message = await self._context.read()
+        finally:
+            if turn is not None:
+                turn.over(cut=True)
+
+    def _follow(self, message: Any, turn: ActiveTurn | None) -> Mapping[str, str]:
+        """Take note of what a message shows of the turn's answer. Return what its client is told beside."""
+        kind = message.WhichOneof("request")
+        if turn is not None and kind == "response_headers":
+            status, address, own = messages.answer_of(message)
+            self._picker.counters.elsewhere += turn.answered(status, self._picker.choice.at(address))
+            return turn.response_headers(own)
+        if turn is not None and kind == "response_body":
+            turn.passed(message.response_body.body, is_last=message.response_body.end_of_stream)
+        elif turn is not None and kind == "response_trailers":
+            turn.ends_with_trailers()
+        return {}

@@ -1,0 +1,77 @@
+"""The engines that the tests know: one entry each. ``scripts/engine_env.py`` makes environments by it."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SGLANG = "sglang"  # a version without a name before it is this one's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One engine: how it is called, its versions, and how ``scripts/engine_env.py`` and the tests start it.
+
+    ``whole``: the version whose environment stands on its own; each of ``layers`` lies on it. ``tested``: those
+    that each run of the tests is about. ``look``: the modules whose first import proves an environment. ``server``:
+    the class that runs it, by module and name. ``head_dim``: the least that its attention on a CPU takes.
+    ``standin``: whether ``cpu_standin`` is a part of its environment.
+    """
+
+    name: str
+    title: str
+    whole: str
+    layers: tuple[str, ...]
+    tested: tuple[str, ...]
+    look: str
+    server: str
+    head_dim: int = 16
+    standin: bool = False
+
+    @property
+    def server_class(self) -> Any:
+        module, _, name = self.server.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return (self.whole, *self.layers)
+
+    def number(self, version: str) -> str:
+        """What the engine itself calls a version."""
+        return version.removeprefix(f"{self.name}-")
+
+
+_ALL = (
+    EngineKind(
+        name=SGLANG,
+        title="SGLang",
+        whole="0.5.21",
+        layers=("0.5.17", "0.5.23"),
+        tested=("0.5.21", "0.5.17"),
+        look="sgl_kernel, sglang.launch_server",
+        server="engine_server:EngineServer",
+        standin=True,
+    ),
+    EngineKind(
+        name="vllm",
+        title="vLLM",
+        whole="vllm-0.32.0",
+        layers=("vllm-0.28.0",),
+        tested=("vllm-0.32.0",),
+        look="vllm.v1.core.sched.scheduler, vllm.v1.engine.core",
+        server="vllm_server:VllmServer",
+        head_dim=32,
+    ),
+)
+KINDS: Mapping[str, EngineKind] = {kind.name: kind for kind in _ALL}
+
+
+def kind_of(version: str) -> EngineKind:
+    """The engine that a version is of."""
+    return KINDS[version.rpartition("-")[0] or SGLANG]
+
+
+def versions_of(names: str) -> list[str]:
+    """The versions that these words name: each a version, or an engine."""
+    return [version for name in names.split() for version in (KINDS[name].tested if name in KINDS else (name,))]
