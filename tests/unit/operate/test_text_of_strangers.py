@@ -9,9 +9,10 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ from controlplane import clocks
 from controlplane.cli.app import app
 from controlplane.core.model import commands as cmd
 from controlplane.daemon.observe.engine_metrics import EngineTokens, exposed
-from controlplane.daemon.process.logs import configure, logger
+from controlplane.daemon.process import logs
 from controlplane.daemon.status.engines import EngineRow
 from controlplane.operate import shadow_report as shadow
 from controlplane.operate import tables
@@ -141,20 +142,27 @@ def test_a_view_shows_it_as_text(view: str, name: str) -> None:
         json.loads(text)
 
 
+@contextlib.contextmanager
+def logged(*, as_json: bool) -> Iterator[io.StringIO]:
+    """Give all that is logged meanwhile, however long the thread that writes it takes."""
+    before = structlog.get_config()
+    try:
+        with patch.object(logs, "_PATIENCE_S", 600.0), contextlib.redirect_stderr(io.StringIO()) as out:
+            logs.configure(json=as_json)
+            yield out
+    finally:
+        structlog.configure(**before)
+
+
 @given(name=strangers.names)
 @settings(max_examples=20)
 def test_a_log_line_is_one_line(name: str) -> None:
-    before = structlog.get_config()
-    try:
-        for as_json in (True, False):
-            with contextlib.redirect_stderr(io.StringIO()) as out:
-                configure(json=as_json)
-                logger("test").warning(name, program=name, error=name)
-            lines = out.getvalue().replace("\x1b[", "")  # its own colours
-            assert lines.count("\n") == 1
-            assert strangers.stray(lines) == ""
-    finally:
-        structlog.configure(**before)
+    for as_json in (True, False):
+        with logged(as_json=as_json) as out:
+            logs.logger("test").warning(name, program=name, error=name)
+        lines = out.getvalue().replace("\x1b[", "")  # its own colours
+        assert lines.count("\n") == 1
+        assert strangers.stray(lines) == ""
 
 
 @given(name=strangers.names)
@@ -168,18 +176,14 @@ def test_a_label_stays_within_its_sample(name: str) -> None:
 
 
 def test_lines_that_strangers_bring_about_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, now_s = structlog.get_config(), 0.0
+    now_s = 0.0
     monkeypatch.setattr(clocks, "awake_s", lambda: now_s)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()) as out:
-            configure(json=True)
-            for _ in range(1000):
-                logger("test").warning("refused")
-            logger("test").warning("another")
-            now_s = 60.0
-            logger("test").warning("refused")
-    finally:
-        structlog.configure(**before)
+    with logged(as_json=True) as out:
+        for _ in range(1000):
+            logs.logger("test").warning("refused")
+        logs.logger("test").warning("another")
+        now_s = 60.0
+        logs.logger("test").warning("refused")
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert len(lines) == 102
     assert lines[-1]["left_out"] == 900
