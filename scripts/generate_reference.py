@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +249,10 @@ def events_and_commands() -> str:
         "",
         *table(
             ("event", "in the log", "published by", "meaning"),
-            [(f"[{n}](#{n.lower()})", f"`{snake_case_of(n)}`", PUBLISHERS[n], events[n][0]) for n in event_names],
+            [
+                (f"[{n}](#{n.lower()})", f"`{snake_case_of(n)}`", _in_words(PUBLISHERS, n), events[n][0])
+                for n in event_names
+            ],
         ),
         "",
         "## Commands",
@@ -261,7 +264,7 @@ def events_and_commands() -> str:
         *table(
             ("command", "in the log", "obeyed by", "meaning"),
             [
-                (f"[{n}](#{n.lower()})", f"`{snake_case_of(n)}`", OBEYED_BY[n], commands[n][0])
+                (f"[{n}](#{n.lower()})", f"`{snake_case_of(n)}`", _in_words(OBEYED_BY, n), commands[n][0])
                 for n in command_names
             ],
         ),
@@ -276,6 +279,12 @@ def events_and_commands() -> str:
     for name in command_names:
         lines += _record_section(name, commands)
     return "\n".join(lines) + "\n"
+
+
+def _in_words(words: Mapping[str, str], name: str) -> str:
+    if name not in words:
+        raise SystemExit(f"scripts/reference_words.py does not say who publishes or obeys {name}")
+    return words[name]
 
 
 def control_api() -> str:

@@ -217,7 +217,10 @@ def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
     from controlplane.core.model.errors import UnknownProgram
 
     where, latest = ", ".join(map(str, paths.values())), ", ".join(_names(paths)[-10:]) or "none"
-    return UnknownProgram(f"nothing was decided about {program!r} in {where}; the latest programs: {latest}")
+    return UnknownProgram(
+        f"nothing was decided about {program!r} in {where}; what holds it now, if it waits: `penstock queue`; "
+        f"the latest programs: {latest}"
+    )
 
 
 def _logs(nodes: list[str] | None, files: list[Path] | None, state_dir: Path | None) -> dict[str, Path]:

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from math import floor
 
 from controlplane.core.estimators.workload import Estimates
-from controlplane.core.model.errors import ConfigError, require
+from controlplane.core.model.errors import require
 from controlplane.core.model.types import Pressure
+from controlplane.core.policies.admission.window import NEVER, require_windows
 from controlplane.core.policies.caps import NO_CAP, cpu_cap, rooms
 from controlplane.core.policies.protocols import Window, Windowed
 
-_NEVER = -1
 _STEEPEST = 0.5  # as Gradient2: one interval never asks for less than half
 _RECOVERED = 2.0  # the baseline this much above the present was learned under congestion
 _FORGET = 0.95
@@ -39,7 +39,7 @@ class GradientState(Windowed):
 
     baseline_ns: float = 0.0
     delay_ns: int = 0
-    interval_ends_ns: int = _NEVER
+    interval_ends_ns: int = NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,7 @@ class Gradient:
         require("smoothing", self.smoothing, low=0, high=1, ends="(]")
         require("headroom", self.headroom, low=0, high=1000, ends="(]")
         require("memory", self.memory, low=1, high=1_000_000)
-        require("window_min", self.window_min, low=1, high=1_000_000)
-        require("window_max", self.window_max, low=self.window_min, high=1_000_000)
-        if not self.window_min <= self.window_initial <= self.window_max:
-            raise ConfigError(
-                f"expected window_min <= window_initial <= window_max, got {self.window_initial:g}",
-                field="window_initial",
-            )
+        require_windows(self.window_initial, self.window_min, self.window_max)
 
     def initial(self) -> GradientState:
         return GradientState(window=self.window_initial)
@@ -77,7 +71,7 @@ class Gradient:
     ) -> tuple[GradientState, Window]:
         why = "held"
         interval_ends_ns = pressure.interval_ends_ns
-        if state.interval_ends_ns == _NEVER:
+        if state.interval_ends_ns == NEVER:
             state = replace(state, interval_ends_ns=interval_ends_ns)
         elif state.interval_ends_ns != interval_ends_ns:
             delay_ns, baseline_ns = facts.eviction_delay_ns, state.baseline_ns

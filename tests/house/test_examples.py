@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
+from controlplane.core.model.types import seconds
 from controlplane.core.policies.admission import ADMISSION
 from controlplane.core.policies.presets import PRESETS
 from controlplane.lab.sweep.results import FIGURES
 from controlplane.lab.sweep.run_cell import run_cell
 from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, load_sweep
+from engine_hooks.engine.labels import PROGRAM
+from engine_hooks.engine.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "admission_gradient"
@@ -126,6 +131,39 @@ def test_the_loop_by_hand_runs() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"programs ended\D+5\b", done.stdout)
     assert "the replay gave the same commands" in done.stdout
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_smallest_engine_reports_its_turns_and_keeps_what_is_pinned(
+    pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "smallest_engine"))
+    import engine
+    import plugin
+
+    scheduler = engine.Scheduler()
+    attached = plugin.attach(scheduler, Settings(pin_budget_ratio=0.9))
+
+    def turn(program: str, prompt: int) -> None:
+        labels = {PROGRAM: program, "context": program}
+        scheduler.add_request(engine.Request(f"{program}-{prompt}", labels, prompt, most=2))
+        while scheduler.waiting or scheduler.running:
+            scheduler.step()
+
+    turn("ours", 300)
+    if pinned:
+        attached.on_command(cmd.Retain(command_id=1, program_id="ours", ttl_ns=seconds(600)))
+    turn("others", 690)
+    turn("theirs", 600)
+    turn("ours", 350)
+    events = [event for _, event in attached.emitter._queue]
+    firsts = [each for each in events if isinstance(each, ev.FirstToken)]
+    assert [each.program_id for each in firsts] == ["ours", "others", "theirs", "ours"]
+    assert firsts[-1].cached_tokens == (302 if pinned else 0)
+    kinds = [type(each) for each in events if isinstance(each, ev.TurnSubmitted | ev.TurnEnded)]
+    assert kinds == [ev.TurnSubmitted, ev.TurnEnded] * 4
+    assert sum(isinstance(each, ev.CommandApplied) for each in events) == pinned
+    assert not attached._guard.failures
 
 
 def run_corners(spec: SweepSpec) -> None:

@@ -1,7 +1,7 @@
 """The ledger applies events; it holds the only mutable program state.
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
-and none behind it: publishers, accounts and programs, tools and gates, runs, turns, engines, holdings. What a
+and none behind it: publishers, accounts, programs, tools, gates, runs, turns, engines, publisher states. What a
 snapshot holds is what they declare as ``persisted``.
 """
 

@@ -2,7 +2,9 @@
 
 import random
 
+from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.publishers import Arrival, Lateness, SequenceTracker
+from controlplane.core.model import events as ev
 
 # Numbers
 
@@ -38,3 +40,7 @@ def test_so_many_publishers_are_remembered() -> None:
     assert len(lateness.seen) == 1024
     assert lateness.of("of all the time", 1, 2000) > 0
     assert {"p0", "p1999"} & lateness.seen.keys() == {"p1999"}
+
+
+def test_each_event_has_a_handler() -> None:
+    assert Ledger().handlers.keys() == ev.EVENTS.keys()
