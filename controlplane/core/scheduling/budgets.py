@@ -11,6 +11,7 @@ def refusals(ledger: Ledger, now_ns: int, *, interval_ended: bool) -> Iterator[R
     """Runs and tenants that have spent a budget, and are not to wait for another one."""
     accounts, programs = ledger.accounts, ledger.programs
     if not accounts.on:
+        accounts.spent_now.clear()  # a budget may have been spent, and all tenants taken out of the configuration
         return
     if interval_ended and accounts.has_budgets:  # what is held in a long turn or gap counts, too
         for name in programs.active:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from support.core_driver import Driver
+from support.core_driver import Driver, fixed
 
+from controlplane.core.model.tenancy import Tenancy, Tenant
 from controlplane.core.model.types import Status
 from controlplane.core.policies.admission.aimd import Aimd
 from controlplane.core.policies.presets import PRESETS, Preset
@@ -79,3 +80,14 @@ def test_every_program_that_waits_is_let_in_after_any_switch(before: str, after:
         for name in [n for n in names if n not in ended and driver.program(n).status is Status.PAUSED]:
             driver.ask(name, turn=f"{name}.2", tokens=40)  # its client comes back
     assert ended == set(names)
+
+
+def test_nobody_waits_for_a_budget_that_is_configured_no_more() -> None:
+    d = Driver(fixed(9), ControlRules(tenancy=Tenancy(named={"default": Tenant(turns=1)})))
+    d.ask("runs")
+    d.tick(1)
+    d.submit("runs")
+    d.ask("held")
+    assert d.admitted(1) == []
+    switch(d, fixed(9), ControlRules())
+    assert d.admitted(1) == ["held"]
