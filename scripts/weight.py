@@ -1,12 +1,13 @@
 """``make weight``: what whoever carries the project on has to hold: lines, words, tests, commands, options, keys.
 
 Counts what git tracks, without generated code. CPU minutes are those of the latest run of each set of tests,
-which ``tests/conftest.py`` notes in ``build/test-cpu``.
+which ``tests/conftest.py`` notes in ``build/test-cpu``. ``--features``: the lines of each feature.
 """
 
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,52 @@ from controlplane.config.walk import tables
 ROOT = Path(__file__).resolve().parents[1]
 CPU = ROOT / "build" / "test-cpu"
 _GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+FEATURES = """
+mars, continuum, thunderagent, mori: mars pressure_aware opportunistic mlfq overload test_packing test_retention
+  ontinuum retention/ttl ttl_first thunder admission/capacity shortest watermarks mori retention/tiers by_tier typed
+concur, infercept, autellix: concur beyond_window least_waste plas attained baselines service_window
+placement: placement placing replicas migration.toml adr/0018
+host memory: host_tier host_copies sglang/moves sglang_moves prefetch lower_tiers moved_kv host-memory adr/0016
+tenants: tenan fairness budgets ledger/accounts test_accounts gate_accounts adr/0057
+sub-agents: subagents sub_agents /tree test_tree critical_path children delegation adr/0021
+penstock: policies/ estimators room.py scheduling/demand queued_demand test_held test_forecast test_gaps test_lives
+  test_room test_survival test_caps test_admission least_left overflow adr/0003 adr/0005 adr/0014 adr/0019 adr/0030
+explain: journal decision_log decisions hold_reasons explain_ /explain. test_explain
+regret: regret hindsight
+what-if: whatif what_if what-if closed_loop
+shadow: shadow low_priority adr/0054
+page: api/page http_server timeline_view timelines test_page test_http test_watching
+metrics, traces, alerts: instruments observe/metrics engine_metrics traces observe/telemetry test_telemetry grafana
+  penstock.rules prometheus dashboard one_trace metrics_example monitoring alert
+findings: status/health test_health doctor
+control API, commands: control. control_ operate/ cli/watch cli/ask completion grpc daemon/api/ daemon/status
+recovery, replay: snapshot recovery. saving disk. test_disks frozen state_folder persisted set_aside recover
+  wire/log log_replay cli/log event_log record-and-replay adr/0006
+configuration: /config/ cli/config test_config reload reconfigure test_orders test_settings cli/change change-a
+bus, rights, listeners: nats bus. bus_ daemon/bus roles. authorization event_socket socket_client frames. listener
+  floods pacing model/steps adr/0022 adr/0064
+prompt sizes: sizing. gate/contexts gate/test_contexts bodies encodings prompt_size adr/0061
+replies: gate/repl reply_table test_replies ledger_replies tool_calls shell_commands
+gate: gate/ open_gate held_turns adr/0010
+SGLang: sglang
+vLLM: vllm
+both plugins: engine_hooks/engine guard. unit/engine_hooks tests/engine engine-hooks adr/0012 smallest_engine
+MCP proxies: mcp
+resources, environments: resource preparation environments. hygiene adr/0024
+tool slots: tool_slots slot_wait
+adapters: engine_hooks/tools unit/tools tests/agents examples/agents attach-an-agent reporter agent_env
+Kubernetes: kube in_cluster helm
+engines without a plugin: pluginless metrics_page fleet/usage checkup without-a-plugin
+fleet: fleet envoy ext_proc lease adr/0049 adr/0050 picker scale-on
+budgets, A/B: bench/
+sweeps: sweep examples/studies
+reports: lab/compare unit/compare
+calibration: calibrate hardware-profiles
+double, load generator, demo: double demo lab/load unit/load replay
+workloads: workload trace tools-and-the-host
+simulator: lab/ unit/sim simulate engine-model
+"""
+_COUNTED = (".py", ".js", ".css", ".html", ".j2", ".proto", ".yaml", ".yml", ".toml", ".sh", ".md")
 _ROOMS = {
     "product": (
         "cli",
@@ -96,6 +143,20 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "make targets", f"{len(targets)} in its help"
 
 
+def features() -> Iterator[str]:
+    """Lines of code, tests and documents by feature: a file is the first one's that has a word of its path."""
+    words_of = {name: words.split() for name, words in re.findall(r"^(\S[^:]*):((?:.|\n  )*)", FEATURES, re.M)}
+    counts = {name: [0, 0, 0] for name in (*words_of, "what all share")}
+    for path in tracked("*"):
+        name = str(path.relative_to(ROOT)).removeprefix("controlplane")
+        if path.suffix in _COUNTED and not _GENERATED.search(name):
+            feature = next((each for each, words in words_of.items() if any(word in name for word in words)), "")
+            kind = 1 if name.startswith("tests/") else 2 if path.suffix == ".md" else 0
+            counts[feature or "what all share"][kind] += path.read_text().count("\n")
+    for name, (code, tests, docs) in counts.items():
+        yield f"{name:40} {code:6,} code {tests:6,} tests {docs:5,} documents"
+
+
 if __name__ == "__main__":
-    for label, value in rows():
-        print(f"{label:20} {value}")  # noqa: T201 - what a command prints
+    for line in features() if "--features" in sys.argv else (f"{label:20} {value}" for label, value in rows()):
+        print(line)  # noqa: T201 - what a command prints

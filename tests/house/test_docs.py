@@ -17,6 +17,7 @@ from controlplane.lab.sim.profile import list_profiles
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import generate_reference
+import weight
 
 PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
@@ -128,6 +129,13 @@ def test_every_row_of_a_generated_page_is_explained(made: str) -> None:
     rows = [row.strip("| ").split(" | ") for head, body in tables if head != "field" for row in body.splitlines()]
     assert tables
     assert [cells[0] for cells in rows if not cells[-1].strip(" |")] == []
+
+
+def test_every_feature_has_its_row() -> None:
+    page = (ROOT / "docs" / "explanation" / "features.md").read_text()
+    rows = re.findall(r"^\| (?!\*|feature|---)([^|]+) \|", page, flags=re.M)
+    *features, _ = (line[:40].strip() for line in weight.features())
+    assert sorted(rows) == sorted(features)
 
 
 def test_every_hardware_profile_is_named() -> None:
