@@ -55,8 +55,9 @@ MEANINGS = {
     "retention.tiers.interval_s": "time between two checks",
     "retention.tiers.idleness_cycles": "how many of a program's last cycles its idleness covers",
     "retention.watermarks.interval_s": "time between two checks",
-    "retention.watermarks.half_life_s": "time in which an acting program's weight in the demand halves; 0: it "
-    "keeps its weight",
+    "retention.watermarks.decay_base": "an acting program's weight in the demand is divided by this with each "
+    "interval_s that it has acted; 1: it keeps its weight",
+    "retention.watermarks.decay_by_second": "it is divided with each second instead, and in parts of one",
     "retention.watermarks.watermark_high": "share of the pool down to which programs are paused",
     "admission.aimd.waste": "how much the forecast demand may exceed the pool: this times the fourth power of (a "
     "turn's own share of the engine's time over the time to recompute a context), as a share of the demand; "
@@ -138,6 +139,7 @@ UNIT_OF = {
     "persistence": "intervals",
     "alpha": "programs",
     "beta": "factor",
+    "decay_base": "factor",
     "window": "programs",
     "window_initial": "programs",
     "window_min": "programs",

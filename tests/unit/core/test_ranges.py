@@ -92,7 +92,7 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "program_turns": (-1,),
     },
     ToolSlots: {"per_cpu": (-1, NAN), "busy": (1.5,)},
-    Watermarks: {"half_life_s": (-1.0,), "watermark_high": (1.5,)},
+    Watermarks: {"interval_s": (0.0,), "decay_base": (0.5,), "watermark_high": (1.5,)},
 }
 
 
