@@ -44,9 +44,11 @@ def held(program: Program, now_ns: int) -> None:
 
 def idleness(program: Program | QueuedProgram, most_cycles: int, now_ns: int) -> float:
     """0: it only reasons; towards 1: it only acts. 0 for one of which nothing is known."""
-    recent = program.cycles[-2 * most_cycles :]
+    reasons_now = program.phase_since_ns > 0 and program.open_turns > 0  # in a cycle that is not among them yet
+    cycles = most_cycles - reasons_now
+    recent = program.cycles[-2 * cycles :] if cycles else ()
     reasoned_ns, acted_ns = sum(recent[::2]), sum(recent[1::2])
-    if program.phase_since_ns and program.open_turns:
+    if reasons_now:
         reasoned_ns += now_ns - program.phase_since_ns
     elif program.phase_since_ns:
         acted_ns += now_ns - program.phase_since_ns
