@@ -25,8 +25,6 @@ from typing import Any
 from controlplane.core.policies.presets import PRESETS, Preset
 from controlplane.core.policies.retention.ttl import Ttl
 from controlplane.lab.experiment import Experiment, Hardware, Workload
-from controlplane.lab.sim.lower_tiers import parse_tier
-from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize
@@ -121,11 +119,7 @@ TIERS = {
 
 
 def _tiers(series: str, rate: float, seed: int, programs: int) -> Experiment:
-    tiers, preset = TIERS[series], PRESETS["continuum"]
-    if tiers:
-        block_bytes = load_profile(LARGE).kv_bytes_per_token * BLOCK_TOKENS
-        preset = replace(preset, retention=Ttl(host_blocks_per_s=parse_tier(tiers[0]).gb_per_s * 1e9 / block_bytes))
-    return _run(_workload(seed, programs), LARGE, preset, rate, seed, tiers=tiers)
+    return _run(_workload(seed, programs), LARGE, PRESETS["continuum"], rate, seed, tiers=TIERS[series])
 
 
 def _routing(series: str, rate: float, seed: int, programs: int) -> Experiment:

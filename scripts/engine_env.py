@@ -202,10 +202,11 @@ def _install_standin(environment: Environment) -> None:
 
 
 def _install_penstock(environment: Environment) -> None:
+    """Without the engine's extra: pip would then ask for what the engine was installed without."""
     whole = environment.whole
     listed = (whole.requirements, whole.without_dependencies)
     pins = [argument for path in listed for argument in ("--constraint", str(path))]
-    _pip(whole, "--no-build-isolation", *pins, "--editable", f"{ROOT}[{whole.kind.name}]")
+    _pip(whole, "--no-build-isolation", *pins, "--editable", str(ROOT))
     (whole.path / PROJECT_STAMP).write_text(_project_digest())
 
 

@@ -50,14 +50,14 @@ MEANINGS = {
     "admission.capacity.watermark_high": "share of the pool up to which programs are let in",
     "admission.capacity.watermark_low": "demand, as a share of the pool, below which programs are let in",
     "admission.capacity.interval_s": "time between two checks",
-    "retention.ttl.host_blocks_per_s": "blocks loaded back from the host per second; 0: no context is loaded back",
     "retention.ttl.static_s": "fixed length of every pin; 0: chosen for each pin",
     "packing.by_tier.idleness_cycles": "how many of a program's last cycles its idleness covers",
     "retention.tiers.interval_s": "time between two checks",
     "retention.tiers.idleness_cycles": "how many of a program's last cycles its idleness covers",
     "retention.watermarks.interval_s": "time between two checks",
-    "retention.watermarks.half_life_s": "time in which an acting program's weight in the demand halves; 0: it "
-    "keeps its weight",
+    "retention.watermarks.decay_base": "an acting program's weight in the demand is divided by this with each "
+    "interval_s that it has acted; 1: it keeps its weight",
+    "retention.watermarks.decay_by_second": "it is divided with each second instead, and in parts of one",
     "retention.watermarks.watermark_high": "share of the pool down to which programs are paused",
     "admission.aimd.waste": "how much the forecast demand may exceed the pool: this times the fourth power of (a "
     "turn's own share of the engine's time over the time to recompute a context), as a share of the demand; "
@@ -104,8 +104,6 @@ MEANINGS = {
     "further class serves twice as much",
     "priority.plas.classes": "number of classes",
     "priority.plas.starve_s": "a call that has waited this long goes before all classes",
-    "retention.least_waste.host_blocks_per_s": "blocks copied to the host, or back, per second; 0: no context is "
-    "moved",
     "retention.least_waste.interval_s": "time between two looks at the contexts that are kept",
     "retention.least_waste.ttl_max_s": "the longest pin",
     "retention.least_waste.prefetch_s": _PREFETCH,
@@ -141,6 +139,7 @@ UNIT_OF = {
     "persistence": "intervals",
     "alpha": "programs",
     "beta": "factor",
+    "decay_base": "factor",
     "window": "programs",
     "window_initial": "programs",
     "window_min": "programs",
@@ -159,7 +158,6 @@ UNIT_OF = {
     "quota_chunks": "chunks",
     "quantum_chunks": "chunks",
     "classes": "classes",
-    "host_blocks_per_s": "blocks/s",
     "link_tokens_per_s": "tokens/s",
     "turns_ahead": "turns",
     "passing_wait": "ratio",

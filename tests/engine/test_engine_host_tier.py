@@ -24,7 +24,6 @@ PROGRAMS = tuple(f"tool-{number}" for number in range(4))
 PREFETCHING = """
 preset = "infercept"
 [retention]
-host_blocks_per_s = 1e8
 prefetch_s = {prefetch_s}
 [control.silence]
 end_after_reply_s = 60  # this model calls no tools

@@ -384,10 +384,10 @@ class ControllerMachine(RuleBasedStateMachine):
         assert ledger.turns.running_blocks == anew.turns.running_blocks
         if ledger.programs.charges.several:
             assert list(engines_of(ledger).items()) == list(engines_of(anew).items())
-            assert engine_demand(ledger, 0, self.now_ns) == engine_demand(anew, 0, self.now_ns)
+            assert engine_demand(ledger, None, self.now_ns) == engine_demand(anew, None, self.now_ns)
         if ledger.programs.charges.several and ledger.estimates.shared_tokens.value == 0:
             assert (
-                sum(each.demand_blocks for each in engine_demand(ledger, 0, self.now_ns))
+                sum(each.demand_blocks for each in engine_demand(ledger, None, self.now_ns))
                 == ledger.programs.demand_blocks
             )
 

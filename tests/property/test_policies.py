@@ -196,7 +196,7 @@ def test_retention_speaks_of_known_programs(
             assert command.label in LABELS
     _, more = both(policy.plan, state, known, changed, learned, pressure, now_ns + seconds(1))
     assert all(command.program_id in known for command in more)
-    assert type(policy.half_life_ns) is int and policy.half_life_ns >= 0
+    assert policy.decay is None or (policy.decay.base >= 1 and policy.decay.tick_ns > 0)
 
 
 @each("priority")

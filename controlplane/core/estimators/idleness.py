@@ -6,6 +6,8 @@ Idleness is the share of its last cycles that it spent outside the engine.
 its last k cycles, what it is doing now included. Time that it was held is in neither: that tells of us, not of it.
 """
 
+from dataclasses import dataclass
+
 from controlplane.core.model.types import Program, QueuedProgram
 
 _MOST_CYCLES = 16
@@ -42,9 +44,11 @@ def held(program: Program, now_ns: int) -> None:
 
 def idleness(program: Program | QueuedProgram, most_cycles: int, now_ns: int) -> float:
     """0: it only reasons; towards 1: it only acts. 0 for one of which nothing is known."""
-    recent = program.cycles[-2 * most_cycles :]
+    reasons_now = program.phase_since_ns > 0 and program.open_turns > 0  # in a cycle that is not among them yet
+    cycles = most_cycles - reasons_now
+    recent = program.cycles[-2 * cycles :] if cycles else ()
     reasoned_ns, acted_ns = sum(recent[::2]), sum(recent[1::2])
-    if program.phase_since_ns and program.open_turns:
+    if reasons_now:
         reasoned_ns += now_ns - program.phase_since_ns
     elif program.phase_since_ns:
         acted_ns += now_ns - program.phase_since_ns
@@ -52,18 +56,27 @@ def idleness(program: Program | QueuedProgram, most_cycles: int, now_ns: int) ->
     return acted_ns / total_ns if total_ns > 0 else 0.0
 
 
-def weight(program: Program, half_life_ns: int, now_ns: int) -> float:
-    """How much a program's memory weighs against others'.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decay:
+    """How a program's memory comes to weigh less against others' while it acts: f(t) = ``base``^-t.
 
-    1 while it reasons; halved with each ``half_life_ns`` that it has acted. 0: never.
+    t counts whole ticks of ``tick_ns``; ``continuous``: parts of one, too.
 
-    **Paper**: ThunderAgent §4.3.1, eq. 7: f(t) = 2^-t, with t in half-lives; the right form where a tool's
-    remaining time does not depend on how long it has run (Appendix E.1).
+    **Paper**: ThunderAgent §4.3.1, eq. 7, and Appendix E.1: geometric in the periodic monitor's ticks or
+    exponential in time, where what is left of a tool does not depend on how long it has run.
     """
-    since_ns = acting_since_ns(program)
-    if not half_life_ns or not since_ns:
-        return 1.0
-    return float(2 ** (-max(0, now_ns - since_ns) / half_life_ns))
+
+    base: float
+    tick_ns: int
+    continuous: bool = False
+
+    def weight(self, program: Program, now_ns: int) -> float:
+        """1 while it reasons."""
+        since_ns = acting_since_ns(program)
+        if not since_ns:
+            return 1.0
+        acted_ns = max(0, now_ns - since_ns)
+        return float(self.base ** -(acted_ns / self.tick_ns if self.continuous else acted_ns // self.tick_ns))
 
 
 def acting_since_ns(program: Program) -> int:

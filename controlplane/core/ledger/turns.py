@@ -192,10 +192,11 @@ class Turns:
         if event.prompt_tokens < program.prompt_tokens:
             return  # the agent rewrote its history: what was cached is not what it asks for
         self._came_back(program, event)
-        if event.cached_tokens < self.cold_return_ratio * program.prompt_tokens:
+        warm_tokens = self.cold_return_ratio * program.prompt_tokens
+        if event.cached_tokens - event.loaded_tokens < warm_tokens:  # what is loaded back has waited for room, too
             estimates.eviction_delay.add(event.launch_delay_ns)
-            if program.warm:
-                self.signals.cold_returns += 1
+        if event.cached_tokens < warm_tokens and program.warm:
+            self.signals.cold_returns += 1
 
     def ended(self, event: ev.TurnEnded, now_ns: int) -> None:
         programs, estimates = self.programs, self.programs.estimates

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Protocol, Self, TypeVar
 
+from controlplane.core.estimators.idleness import Decay
 from controlplane.core.estimators.workload import Estimates
 from controlplane.core.model.commands import Command
 from controlplane.core.model.types import Pressure, Program, QueuedProgram, Replica
@@ -99,9 +100,9 @@ class RetentionPolicy(Protocol[S]):
     """
 
     @property
-    def half_life_ns(self) -> int:
-        """In which an acting program's weight in the KV demand falls by half; 0: it does not fall."""
-        return 0
+    def decay(self) -> Decay | None:
+        """How an acting program's weight in the KV demand falls; None: it does not."""
+        return None
 
     @property
     def lends(self) -> bool:

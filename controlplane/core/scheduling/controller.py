@@ -160,7 +160,7 @@ class Controller:
         ledger = self.ledger
         self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
         self.holds.begin_tick()
-        sense(self.state, self.rules, self.preset.retention.half_life_ns, now_ns)
+        sense(self.state, self.rules, self.preset.retention.decay, now_ns)
         for _ in check_liveness(ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
             yield  # it is for the other one to say, and is recalled once it is said
         for _ in ledger.runs.releases_due():
@@ -195,7 +195,7 @@ class Controller:
         interval_ended = now_ns >= self.state.interval_ends_ns
         if interval_ended:
             self.state.interval_ends_ns = now_ns + seconds(self.rules.interval_s)
-            sense(self.state, self.rules, self.preset.retention.half_life_ns, now_ns)
+            sense(self.state, self.rules, self.preset.retention.decay, now_ns)
             if self.rules.trees.keep:
                 yield from update_parent_etas(self.ledger, now_ns)
             yield
@@ -233,7 +233,7 @@ class Controller:
     def _observe(self, now_ns: int) -> None:
         """How things stand, and how many may be active then."""
         state, admission = self.state, self.preset.admission
-        self.pressure = observe(state, self.rules, self.preset.retention.half_life_ns, now_ns)
+        self.pressure = observe(state, self.rules, self.preset.retention.decay, now_ns)
         state.admission, state.window = admission.update(
             state.admission, self.ledger.estimates, self.pressure, now_ns
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from controlplane.core.estimators.idleness import weight
+from controlplane.core.estimators.idleness import Decay
 from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.engines import Summed
@@ -94,17 +94,17 @@ def _summed(ledger: Ledger) -> Summed:
     return summed
 
 
-def engine_demand(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Replica, ...]:
+def engine_demand(ledger: Ledger, decay: Decay | None, now_ns: int) -> tuple[Replica, ...]:
     """Each of several engines' part of the demand as ``demand_blocks`` counts it.
 
     Who holds a slot and has not run yet is charged to the engine with the most room: there it will be placed.
     """
     found, charges = replicas(ledger), ledger.programs.charges
-    if half_life_ns:
+    if decay is not None:
         less: dict[str, float] = defaultdict(float)
         for name in ledger.programs.active:
             program = ledger.programs.by_name[name]
-            less[program.replica] += _faded(program, half_life_ns, now_ns)
+            less[program.replica] += _faded(program, decay, now_ns)
         shared = ledger.programs.shared_blocks
         for place, each in enumerate(found):
             if by := round(less[each.name]):
@@ -115,24 +115,23 @@ def engine_demand(ledger: Ledger, half_life_ns: int, now_ns: int) -> tuple[Repli
     return tuple(found)
 
 
-def demand_blocks(ledger: Ledger, half_life_ns: int, now_ns: int) -> int:
+def demand_blocks(ledger: Ledger, decay: Decay | None, now_ns: int) -> int:
     """D: what the active programs need resident, a shared prefix once.
 
-    An acting program counts by half after each ``half_life_ns`` that it has acted (ThunderAgent §4.3.1, eq. 7).
-    0: it counts whole.
+    ``decay``: by which an acting program counts less (ThunderAgent §4.3.1, eq. 7); None: it counts whole.
     """
     whole = ledger.programs.demand_blocks
-    if not half_life_ns:
+    if decay is None:
         return whole
     less = 0.0
     for name in ledger.programs.active:
         program = ledger.programs.by_name[name]
-        less += _faded(program, half_life_ns, now_ns)
+        less += _faded(program, decay, now_ns)
     return max(0, whole - round(less))
 
 
-def _faded(program: Program, half_life_ns: int, now_ns: int) -> float:
+def _faded(program: Program, decay: Decay, now_ns: int) -> float:
     """What an acting program counts less, of what is its own and counted."""
     if program.lends:
         return 0.0
-    return (program.kv_blocks - program.shared_blocks) * (1 - weight(program, half_life_ns, now_ns))
+    return (program.kv_blocks - program.shared_blocks) * (1 - decay.weight(program, now_ns))

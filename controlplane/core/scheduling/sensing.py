@@ -1,6 +1,7 @@
 """What the controller sees: the load of each interval, once in it, and the pressure at each tick."""
 
 from controlplane.core.estimators.demand_curve import demand
+from controlplane.core.estimators.idleness import Decay
 from controlplane.core.estimators.workload import as_seconds
 from controlplane.core.ledger.turns import Signals
 from controlplane.core.model.events import HostSampled, PoolSampled
@@ -13,7 +14,7 @@ _NO_POOL = PoolSampled(total_blocks=0, free_blocks=0)
 _NO_HOST = HostSampled(cpus=0.0)
 
 
-def sense(state: ControllerState, rules: ControlRules, half_life_ns: int, now_ns: int) -> None:
+def sense(state: ControllerState, rules: ControlRules, decay: Decay | None, now_ns: int) -> None:
     """Judge the load of the interval that ended."""
     ledger = state.ledger
     host, signals = ledger.tools.host or _NO_HOST, ledger.turns.signals
@@ -28,7 +29,7 @@ def sense(state: ControllerState, rules: ControlRules, half_life_ns: int, now_ns
         slowdown_ratio=ledger.estimates.slowdown_ratio,
         cpu_use_ratio=host.cpu_use_ratio,
         cpu_stall_ratio=host.cpu_stall_ratio,
-        kv_use_ratio=_fullness(state, _use_ratio(state, demand_blocks(ledger, half_life_ns, now_ns))),
+        kv_use_ratio=_fullness(state, _use_ratio(state, demand_blocks(ledger, decay, now_ns))),
         retractions=signals.retractions,
         cold_returns=signals.cold_returns,
     )
@@ -37,12 +38,12 @@ def sense(state: ControllerState, rules: ControlRules, half_life_ns: int, now_ns
     state.overload = detect(state.overload, load, rules.overload)
 
 
-def observe(state: ControllerState, rules: ControlRules, half_life_ns: int, now_ns: int) -> Pressure:
+def observe(state: ControllerState, rules: ControlRules, decay: Decay | None, now_ns: int) -> Pressure:
     """Both sides of the machine as they are now."""
     ledger = state.ledger
     pool, host = ledger.engines.pool or _NO_POOL, ledger.tools.host or _NO_HOST
     charges, tools, estimates = ledger.programs.charges, ledger.tools, ledger.estimates
-    demanded_blocks, queued = demand_blocks(ledger, half_life_ns, now_ns), len(ledger.programs.queue)
+    demanded_blocks, queued = demand_blocks(ledger, decay, now_ns), len(ledger.programs.queue)
     use_ratio = _use_ratio(state, demanded_blocks)
     return Pressure(
         observed_at_ns=now_ns,
@@ -73,7 +74,7 @@ def observe(state: ControllerState, rules: ControlRules, half_life_ns: int, now_
         cpu_overloaded=state.overload.cpu,
         kv_overloaded=state.overload.kv,
         kv_has_slack=_fullness(state, use_ratio) < rules.overload.kv_slack,
-        replicas=engine_demand(ledger, half_life_ns, now_ns) if charges.several else (),
+        replicas=engine_demand(ledger, decay, now_ns) if charges.several else (),
     )
 
 

@@ -159,7 +159,7 @@ class AsDecided:
 class TakeBack:
     """Retention: pauses those that admission chose. Nothing is pinned: eviction knows who comes back when."""
 
-    half_life_ns: ClassVar[int] = 0
+    decay: ClassVar[None] = None
     lends: ClassVar[bool] = False
     decision: Decision
 

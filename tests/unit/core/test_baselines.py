@@ -54,11 +54,16 @@ def test_service_is_never_forgotten() -> None:
 
 
 def plan(
-    program: Program, now_s: float, *, policy: LeastWaste | None = None, state: Watched | None = None, host: int = 0
+    program: Program, now_s: float, *, state: Watched | None = None, host: int = 0, copied: float = 0.0
 ) -> tuple[Watched, list[Command]]:
-    """100 blocks of 10,000 tokens, which take 4 s to prefill; 250 blocks are others'."""
-    policy = policy or LeastWaste()
-    facts = MadeFacts(prefill_ns_per_token=4 * S // 10_000)
+    """100 blocks of 10,000 tokens, which take 4 s to prefill; 250 blocks are others'.
+
+    ``copied``: what loading was seen to take of that; 0: nothing was loaded yet.
+    """
+    policy = LeastWaste()
+    facts = MadeFacts(
+        prefill_ns_per_token=4 * S // 10_000, host_hit_ratio=float(copied > 0), reload_cost_ratio=copied or 1.0
+    )
     pressure = Pressure(kv_demand_blocks=350, host_total_blocks=host)
     changed = [program] if program.retained_until_ns == 0 else []
     looked, commands = policy.plan(
@@ -88,12 +93,20 @@ def test_every_context_is_preserved_when_its_tool_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_s", "host", "expected"), [(4, 1, None), (4.1, 1, Demote), (4.1, 0, None), (12.1, 0, Discard)]
+    ("after_s", "host", "copied", "expected"),
+    [
+        (4, 1, 0.5, None),
+        (4.1, 1, 0.5, Demote),
+        (0.1, 1, 0.0, Demote),  # what it costs is learned so
+        (4.1, 0, 0.5, None),
+        (12.1, 0, 0.5, Discard),
+    ],
 )
-def test_it_is_swapped_where_two_copies_waste_less(after_s: float, host: int, expected: type | None) -> None:
-    """2 x 100 blocks / 50 a second = 4 s, in which 100 blocks waste 400 block-seconds."""
-    policy = LeastWaste(host_blocks_per_s=50.0)
-    _, commands = plan(acting(retained_until_ns=600 * S), 10 + after_s, policy=policy, host=host)
+def test_it_is_swapped_where_two_copies_waste_less(
+    after_s: float, host: int, copied: float, expected: type | None
+) -> None:
+    """2 x 2 s, in which 100 blocks waste 400 block-seconds."""
+    _, commands = plan(acting(retained_until_ns=600 * S), 10 + after_s, host=host, copied=copied)
     assert [type(command) for command in commands] == ([expected] if expected else [])
 
 

@@ -90,12 +90,12 @@ def test_a_fixed_time_is_every_pins() -> None:
 
 
 def test_where_contexts_come_back_from_the_host_that_is_what_a_pin_saves() -> None:
-    """§4.1: 4,000 tokens take 8 s to compute, and their 400 blocks 4 s at 100 blocks a second."""
-    facts = MadeFacts(seen_gaps_ns={"": [5 * S] * 101}, prefill_ns_per_token=S // 500)
-    hosted = Pressure(kv_use_ratio=1.0, host_total_blocks=10_000)
-    assert ttl_ns(Ttl(host_blocks_per_s=100.0), facts, hosted) == 0, "not worth holding it for 5 s"
-    assert ttl_ns(Ttl(host_blocks_per_s=10.0), facts, hosted) == 5 * S, "so slow that computing is faster"
-    assert ttl_ns(Ttl(host_blocks_per_s=100.0), facts) == 5 * S, "there is no host memory"
+    """§4.1: 4,000 tokens take 8 s to compute; all of what left is loaded, in half of that or in as long."""
+    seen = {"seen_gaps_ns": {"": [5 * S] * 101}, "prefill_ns_per_token": S // 500}
+    assert ttl_ns(Ttl(), MadeFacts(**seen, host_hit_ratio=1.0, reload_cost_ratio=0.5)) == 0, "not worth 5 s"
+    assert ttl_ns(Ttl(), MadeFacts(**seen, host_hit_ratio=1.0, reload_cost_ratio=1.0)) == 5 * S
+    assert ttl_ns(Ttl(), MadeFacts(**seen, host_hit_ratio=0.2, reload_cost_ratio=0.5)) == 5 * S, "most is lost"
+    assert ttl_ns(Ttl(), MadeFacts(**seen)) == 5 * S, "there is no host memory"
 
 
 def call(name: str, arrived: int, queued: int = 0, **more: bool | int) -> QueuedCall:

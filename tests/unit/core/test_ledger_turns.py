@@ -71,13 +71,20 @@ def test_a_turn_whose_beginning_was_lost_teaches_nothing_of_sharing() -> None:
     assert d.ledger.estimates.sharing.service_ns == 0
 
 
-def test_a_warm_return_teaches_no_delay() -> None:
+@pytest.mark.parametrize(
+    ("cached", "loaded", "delays", "cold"),
+    [(500, 0, 0, 0), (1000, 500, 0, 0), (1000, 501, 1, 0), (400, 0, 1, 1), (499, 499, 1, 1)],
+)
+def test_who_comes_back_to_a_context_that_left_the_device_teaches_the_delay(
+    cached: int, loaded: int, delays: int, cold: int
+) -> None:
+    """Also where all of it is loaded from below: it has waited for room (Continuum §1). That is no thrashing."""
     d = Driver()
     d.run_turn("a", prompt=1000)
     d.submit("a", "a.2")
-    first_token(d, "a", "a.2", prompt_tokens=1100, cached_tokens=500, launch_delay_ns=7)
-    first_token(d, "a", "a.2", launch_delay_ns=9)
-    assert (d.ledger.estimates.eviction_delay.count, d.ledger.turns.signals.cold_returns) == (0, 0)
+    tokens = {"prompt_tokens": 1100, "cached_tokens": cached, "loaded_tokens": loaded}
+    first_token(d, "a", "a.2", launch_delay_ns=7, **tokens)
+    assert (d.ledger.estimates.eviction_delay.count, d.ledger.turns.signals.cold_returns) == (delays, cold)
 
 
 def test_a_compacted_prompt_is_not_a_lost_context() -> None:

@@ -65,6 +65,9 @@ def test_only_the_last_k_cycles_count() -> None:
     found = run(("reason", 1), ("act", 99), *busy)
     assert idleness(found, 6, found.last_seen_ns) == pytest.approx(104 / 120)
     assert idleness(found, 5, found.last_seen_ns) == pytest.approx(0.25)
+    back = run(("reason", 1), ("act", 99), *busy, ("reason", 3))  # and what it is doing now is the last of the k
+    assert idleness(back, 5, back.last_seen_ns) == pytest.approx(4 / 19)
+    assert idleness(back, 1, back.last_seen_ns) == 0.0
     many = run(*busy, *busy, *busy, *busy, *busy)
     assert len(many.cycles) == 2 * 16
 

@@ -82,12 +82,12 @@ def test_a_paused_program_s_turn_is_let_in_before_anything_is_loaded() -> None:
 
 
 def test_what_was_swapped_out_is_swapped_in_before_its_tool_ends() -> None:
-    d = driver(LeastWaste(host_blocks_per_s=1e6, prefetch_s=AHEAD_S))
+    d = driver(LeastWaste(prefetch_s=AHEAD_S))
     demoted_s, demote = 0, []
     while not demote and demoted_s < TOOL_S:
         demoted_s += 1
         demote = of(cmd.Demote, d.tick(1.0))
-    assert demote, "its tool runs for longer than two copies take"
+    assert demote, "that is tried, to learn what it costs"
     d.send(d.engine(ev.CommandApplied, command_id=demote[0].command_id, program_id="a"))
     waited_s, (prefetch,) = fetched_after(d)
     assert TOOL_S - AHEAD_S <= demoted_s + waited_s < TOOL_S

@@ -48,7 +48,6 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
     Fixed: {"window": (-1,)},
     LeastLeft: {"ageing": (0.0, -1.0, 5.0)},
     LeastWaste: {
-        "host_blocks_per_s": (-1,),
         "interval_s": (-1,),
         "ttl_max_s": (0,),
         "prefetch_s": (-1.0, 3601.0, NAN),
@@ -93,7 +92,7 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "program_turns": (-1,),
     },
     ToolSlots: {"per_cpu": (-1, NAN), "busy": (1.5,)},
-    Watermarks: {"half_life_s": (-1.0,), "watermark_high": (1.5,)},
+    Watermarks: {"interval_s": (0.0,), "decay_base": (0.5,), "watermark_high": (1.5,)},
 }
 
 

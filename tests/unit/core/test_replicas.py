@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
+from controlplane.core.estimators.idleness import Decay
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import Tier, seconds
@@ -82,15 +83,18 @@ def test_one_engine_has_no_parts() -> None:
 
 
 def test_parts_fade_as_the_whole_does() -> None:
-    """Two half-lives in its tool a program of 400 blocks weighs 100."""
+    """Two ticks in its tool a program of 400 blocks weighs 100."""
     d = Pair("thunderagent")
     d.on(1).submit("a", blocks=400)
     d.finish("a", prompt=400)
     d.start_tool("a")
     d.on(2).submit("b", blocks=300)
     d.wait(2)
-    assert [each.demand_blocks for each in engine_demand(d.ledger, S, d.now_ns)] == [100, 300]
-    assert [each.demand_blocks for each in engine_demand(d.ledger, 0, d.now_ns)] == [400, 300]
+    assert [each.demand_blocks for each in engine_demand(d.ledger, Decay(base=2.0, tick_ns=S), d.now_ns)] == [
+        100,
+        300,
+    ]
+    assert [each.demand_blocks for each in engine_demand(d.ledger, None, d.now_ns)] == [400, 300]
 
 
 # Restarts and ends

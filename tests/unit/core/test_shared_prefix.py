@@ -2,6 +2,7 @@
 
 from support.core_driver import Driver, fixed
 
+from controlplane.core.estimators.idleness import Decay
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import seconds
 from controlplane.core.policies.presets import preset
@@ -25,4 +26,4 @@ def test_what_is_lent_is_not_subtracted_again_as_faded() -> None:
     d.send(d.tools(ev.ProgramArrived, program_id="child", parent_id="b"))
     d.wait(60)
     assert d.program("b").lends
-    assert demand_blocks(d.ledger, S, d.now_ns) == 400
+    assert demand_blocks(d.ledger, Decay(base=2.0, tick_ns=S), d.now_ns) == 400

@@ -1,5 +1,6 @@
 """ThunderAgent's rules, worked by hand from the paper's formulas."""
 
+import pytest
 from made_facts import MadeFacts
 from support.core_driver import Driver
 
@@ -51,6 +52,24 @@ def test_it_looks_every_five_seconds_and_not_before_the_pool_is_known() -> None:
     assert policy.plan(Checked(96 * S), known, [], MadeFacts(), full, 100 * S) == (Checked(96 * S), ())
     assert len(policy.plan(Checked(95 * S), known, [], MadeFacts(), full, 100 * S)[1]) == 1
     assert list(policy.plan(Checked(), known, [], MadeFacts(), Pressure(), 100 * S)[1]) == []
+
+
+# eq. 7
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights"),
+    [
+        (Watermarks(), (1, 1, 0.5, 0.25)),  # in ticks (Appendix E.1): 4.9 s are none
+        (Watermarks(decay_by_second=True), (1, 2**-4.9, 2**-5, 2**-14.5)),
+        (Watermarks(decay_base=4.0, interval_s=2.5), (1, 0.25, 0.0625, 4**-5)),
+        (Watermarks(decay_base=1.0), (1, 1, 1, 1)),
+    ],
+)
+def test_an_acting_program_weighs_less_by_the_tick(policy: Watermarks, weights: tuple[float, ...]) -> None:
+    acting_s = (0, 4.9, 5, 14.5)
+    assert [policy.decay.weight(program("a", 100, s), 100 * S) for s in acting_s] == pytest.approx(weights)
+    assert policy.decay.weight(program("a", 100), 100 * S) == 1, "it reasons"
 
 
 # eq. 10

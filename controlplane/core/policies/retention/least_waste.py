@@ -5,7 +5,8 @@
     preserve   T C                        T: how long the tool takes, C: the program's blocks
     discard    F(C) C / 2 + F(C) B        F: time to prefill C again, in chunks: half of C is held on average;
                                           B: blocks of the other programs, which wait for it
-    swap       2 S(C) C                   S: time to copy C to the host, or back; copies hold nobody else up
+    swap       2 S(C) C                   S: time to copy C to the host, or back, as long as loads were seen to
+                                          take of computing the same; copies hold nobody else up
 
 T is not known when the tool begins. As in the paper it is taken as the time that the tool has run so far: every
 context is kept at first, and given up once keeping it has wasted as much as the best of the others would.
@@ -21,7 +22,7 @@ from controlplane.core.estimators.idleness import acting_since_ns
 from controlplane.core.estimators.workload import Estimates, as_seconds
 from controlplane.core.model.commands import Command, Demote, Discard, Retain
 from controlplane.core.model.errors import require
-from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Pressure, Program, Status, seconds
+from controlplane.core.model.types import Pressure, Program, Status, seconds
 from controlplane.core.policies.protocols import RetentionPolicy
 from controlplane.core.policies.retention.prefetch import NOTHING_FETCHED, Fetching, fetched, require_prefetch
 from controlplane.core.policies.retention.ttl import beginning_to_act
@@ -37,19 +38,16 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWaste(RetentionPolicy[Watched]):
-    """``host_blocks_per_s``: what is copied between device and host in a second; 0: nothing is moved there.
+    """``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin.
 
-    ``interval_s``: between two looks at what is kept. ``ttl_max_s`` bounds every pin. ``prefetch_s``: so long
-    before its likely return a context is fetched; 0: never.
+    ``prefetch_s``: so long before its likely return a context is fetched; 0: never.
     """
 
-    host_blocks_per_s: float = 0.0
     interval_s: float = 1.0
     ttl_max_s: float = 600.0
     prefetch_s: float = 0.0
 
     def __post_init__(self) -> None:
-        require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
         require("interval_s", self.interval_s, low=0, high=3600)
         require("ttl_max_s", self.ttl_max_s, low=0, high=86_400, ends="(]")
         require_prefetch(self.prefetch_s)
@@ -91,8 +89,9 @@ class LeastWaste(RetentionPolicy[Watched]):
         others = max(0, pressure.kv_demand_blocks - blocks)
         discard = prefill_ns * blocks / 2 + prefill_ns * others
         swap = float("inf")
-        if self.host_blocks_per_s and pressure.host_total_blocks:
-            swap = 2 * blocks / self.host_blocks_per_s * NANOSECONDS_PER_SECOND * blocks
+        if pressure.host_total_blocks:  # until one came back copying is taken to be free: only so that is learned
+            copy_ns = facts.reload_cost_ratio * prefill_ns if facts.host_hit_ratio else 0.0
+            swap = 2 * copy_ns * blocks
         if preserve <= min(discard, swap):
             return ()
         why = f"its tool has run for {as_seconds(now_ns - began_ns):.1f}s: keeping it has wasted more than"

@@ -15,6 +15,7 @@ from controlplane.core.estimators.workload import Estimates, as_seconds
 from controlplane.core.model.commands import Command, Release, Retain
 from controlplane.core.model.errors import require
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Pressure, Program, Status, seconds
+from controlplane.core.policies.facts import return_price
 from controlplane.core.policies.protocols import NoState, RetentionPolicy, Stateless
 
 _DAY_NS = seconds(86_400)
@@ -25,20 +26,17 @@ class Ttl(NoState, RetentionPolicy[Stateless]):
     """``cold_start`` is the paper's K, ``ttl_max_s`` bounds every pin.
 
     ``learned`` false: T_default for every pin, whatever was seen (the ablation "Static TTL", Figure 15); or
-    ``static_s`` for every pin, where that is not 0 (the threshold of AgentServeSim §6.3). ``host_blocks_per_s``:
-    what comes back from host memory in a second, where there is any; 0: a lost context is computed again.
+    ``static_s`` for every pin, where that is not 0 (the threshold of AgentServeSim §6.3).
     """
 
     cold_start: int = 100
     ttl_max_s: float = 600.0
     learned: bool = True
     static_s: float = 0.0
-    host_blocks_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_ttl_rules(self.cold_start, self.ttl_max_s)
         require("static_s", self.static_s, low=0, high=self.ttl_max_s)
-        require("host_blocks_per_s", self.host_blocks_per_s, low=0, high=1e12)
 
     def plan(
         self,
@@ -52,19 +50,17 @@ class Ttl(NoState, RetentionPolicy[Stateless]):
         def choose(program: Program) -> tuple[int, str]:
             if self.static_s:
                 return seconds(self.static_s), "static"
-            reload_ns = self._reload_ns(program, facts, pressure)
+            reload_ns = _reload_ns(program, facts)
             if self.learned:
                 return choose_ttl(program, facts, reload_ns=reload_ns, cost=1.0, cold_start=self.cold_start)
             return default_ttl_ns(facts.eviction_delay_ns + reload_ns, cost=1.0), "T_default"
 
         return state, pins(changed, now_ns, seconds(self.ttl_max_s), choose)
 
-    def _reload_ns(self, program: Program, facts: Estimates, pressure: Pressure) -> int:
-        """Prefill-Reload (§4.1): a new prefill, or the way back from the host where that is offloaded to."""
-        prefill_ns = facts.prefill_ns(program.context_tokens)
-        if not self.host_blocks_per_s or not pressure.host_total_blocks:
-            return prefill_ns
-        return min(prefill_ns, seconds(program.kv_blocks / self.host_blocks_per_s))
+
+def _reload_ns(program: Program, facts: Estimates) -> int:
+    """Prefill-Reload (§4.1): a new prefill, or the way back from below the device, as both were seen to take."""
+    return round(facts.prefill_ns(program.context_tokens) * return_price(facts, facts.host_hit_ratio))
 
 
 def require_ttl_rules(cold_start: int, ttl_max_s: float) -> None:
