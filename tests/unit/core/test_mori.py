@@ -104,6 +104,7 @@ def plan(
     demand: int | None = None,
     used: int | None = None,
     shared: int = 0,
+    moves: bool = True,
 ) -> tuple[Leaving, list[tuple[str, str]]]:
     """The state after, and commands as (kind, program); labels by what they say."""
     sizes = [p.kv_blocks for p in programs if p.status is Status.ACTIVE]
@@ -115,7 +116,7 @@ def plan(
         host_total_blocks=host,
         host_used_blocks=resting if used is None else used,
     )
-    policy, facts = Tiers(), MadeFacts(shared_tokens=MovingAverage(value=shared))
+    policy, facts = Tiers(moves=moves), MadeFacts(shared_tokens=MovingAverage(value=shared))
     after, commands = policy.plan(
         state or policy.initial(), {p.program_id: p for p in programs}, [], facts, pressure, now_ns
     )
@@ -184,6 +185,11 @@ def test_lazy_demotion_lets_the_turn_end_first() -> None:
     after, commands = plan(a, b, host=1000, state=state, now_ns=NOW + 2 * S)
     assert commands == [("idle", "a"), ("demote", "a")]
     assert after == Leaving(at_ns=NOW, sent=(("a", NOW + 2 * S),)), "no look at the tiers, nor is the next put off"
+
+
+def test_a_fleet_pauses_and_leaves_contexts_to_the_nodes() -> None:
+    a, b = program("a", 700, 0.9, open_turns=1), program("b", 600)
+    assert plan(a, b, host=1000, total=500, moves=False) == (Leaving(at_ns=NOW), [("pause", "b"), ("pause", "a")])
 
 
 @pytest.mark.parametrize("status", [Status.ACTIVE, Status.ENDED])

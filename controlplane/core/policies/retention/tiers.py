@@ -45,10 +45,14 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers(RetentionPolicy[Leaving]):
-    """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k."""
+    """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k.
+
+    ``moves``: who is paused is labelled and moved off, too. A fleet leaves that to its nodes, which run the same.
+    """
 
     interval_s: float = 5.0
     idleness_cycles: int = 5
+    moves: bool = True
 
     def __post_init__(self) -> None:
         require("interval_s", self.interval_s, low=0, high=3600)
@@ -95,6 +99,8 @@ class Tiers(RetentionPolicy[Leaving]):
             at_ns = now_ns
             for program, why in (found for pool in pools for found in self._demoted(pool, programs, facts, now_ns)):
                 commands.append(Pause(program_id=program.program_id, reason=why))
+                if not self.moves:
+                    continue
                 if program.open_turns:
                     leaving.append(program.program_id)
                     commands.append(Label(program_id=program.program_id, label="idle", reason=why))
