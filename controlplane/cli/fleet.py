@@ -72,8 +72,8 @@ def up(
     lost, at once if it is stopped. Turns that wait meanwhile go on waiting.
 
     Nodes keep what is theirs: each node's own daemon lets in what the fleet sends it, keeps contexts and orders
-    turns. Cut off from the fleet a node goes on alone, and without any fleet daemon Envoy sends each session to an
-    engine by itself.
+    turns, best by the same preset (`penstock presets --fleet`). Cut off from the fleet a node goes on alone, and
+    without any fleet daemon Envoy sends each session to an engine by itself.
     """
     about_to_serve(log_level)
     from controlplane.fleet.compose import run_fleet

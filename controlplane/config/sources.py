@@ -29,6 +29,7 @@ class Resolved:
     config: Config
     origins: Mapping[str, str]  # ``penstock.toml:7``, ``PENSTOCK_NODE``, ``--preset``
     shadow: Config | None = None  # what a shadow decides by, if there is to be one
+    left_to_nodes: tuple[str, ...] = ()  # of a fleet's preset
 
     @property
     def without_effect(self) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ MEANINGS = {
     "packing.by_tier.idleness_cycles": "how many of a program's last cycles its idleness covers",
     "retention.tiers.interval_s": "time between two checks",
     "retention.tiers.idleness_cycles": "how many of a program's last cycles its idleness covers",
+    "retention.tiers.moves": "contexts of paused programs are labelled and moved; a fleet leaves that to its nodes",
     "retention.watermarks.interval_s": "time between two checks",
     "retention.watermarks.decay_base": "an acting program's weight in the demand is divided by this with each "
     "interval_s that it has acted; 1: it keeps its weight",

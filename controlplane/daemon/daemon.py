@@ -519,6 +519,7 @@ class Daemon:
                 asked_ago_ns=seconds(self._elapsed_s() - asked_s),
                 lost_ns=lost_ns,
                 fence=self.leadership.fence,
+                slots_for_children=policies.retention.slots_for_children,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             if self.bus.delivers and not self._is_behind and self.is_leader and self._decides:

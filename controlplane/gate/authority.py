@@ -28,6 +28,7 @@ class Authority:
     def __init__(self, limits: GateLimits) -> None:
         self.limit = 0  # the last one heard; 0: no limit
         self.draining = False  # while the daemon, by its last word, lets in nobody without a slot
+        self.slots_for_children = False  # by its last word sub-agents ask for slots of their own
         self.boot_id = ""
         self.last_beat_ns: int | None = None
         self._limits = limits
@@ -56,7 +57,7 @@ class Authority:
         self.boot_id, self._age = beat.boot_id, (beat.fence, beat.command_id)
         self.last_beat_ns = max(now_ns, self.last_beat_ns or now_ns)
         self.set_limit(beat.limit)
-        self.draining = beat.draining
+        self.draining, self.slots_for_children = beat.draining, beat.slots_for_children
         return fresh
 
     def mode(self, now_ns: int) -> Mode:

@@ -319,6 +319,7 @@ class Gate:
     def _link(self, ticket: Ticket, now_ns: int) -> None:
         """Report a child once: it passes on its root's grant without asking, and a TurnSubmitted names no parent.
 
+        Where children have slots of their own it asks for one; whose it is matters to who looks at the tree.
         A request without a proof, which no agent has announced, is no child: anybody can name an active program.
         """
         child, parent_id = ticket.program_id, ticket.parent_id
@@ -326,6 +327,10 @@ class Gate:
             return
         if not (ticket.within or self._proofs.prove(parent_id, ticket.parent_turn)):
             self.counters.unproven += 1
+        elif self._authority.slots_for_children:
+            if self._programs.get(child) is None:
+                self._programs.use(child)
+                self._send(ProgramArrived(program_id=child, parent_id=parent_id, tenant=ticket.tenant), False)
         elif self._adopt(child, parent_id, now_ns, "its request proves whose child it is"):
             root_id = self._programs.root_id(child)
             self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)

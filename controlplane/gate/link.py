@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from controlplane.core.model.commands import (
+    MOVES,
     CancelEnvironment,
     Command,
     Place,
@@ -74,4 +75,5 @@ class GateLink:
         if problem:
             self._send(CommandRejected(command_id=number, program_id=program_id, reason=problem), False)
         else:
-            self._send(CommandApplied(command_id=number, program_id=program_id), False)
+            moved_to = MOVES.get(type(command), "")
+            self._send(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to), False)

@@ -17,7 +17,8 @@ class Heartbeat:
     ``engine_policies`` is for ``core.policies.engine_policies.loads``. ``draining``: nobody new is let in.
     ``command_id`` is the number of the last command: whoever has not heard it misses one. ``asked_ago_ns`` ago the
     daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
-    ``fence`` is the lease by which it serves, where several daemons may; leases only grow.
+    ``fence`` is the lease by which it serves, where several daemons may; leases only grow. ``slots_for_children``:
+    sub-agents ask for slots of their own.
     """
 
     node: str
@@ -31,6 +32,7 @@ class Heartbeat:
     asked_ago_ns: int = 0
     lost_ns: int = 0
     fence: int = 0
+    slots_for_children: bool = False
 
 
 _FIELDS = tuple(field.name for field in fields(Heartbeat))

@@ -251,7 +251,8 @@ class Attached(Moments):
         if problem:
             self._send(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem))
         else:
-            self._send(CommandApplied(command_id=command.command_id, program_id=program_id))
+            number, moved_to = command.command_id, cmd.MOVES.get(type(command), "")
+            self._send(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to))
 
     def _state(self) -> PublisherState:
         """In the emitter's thread; what it reads changes by whole values only."""

@@ -4,13 +4,7 @@ from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.tools import tool_key
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.lifecycle import Trigger
-from controlplane.core.model.types import Status, Tier
-
-_MOVES: dict[type[cmd.Command], Tier] = {  # where a program's KV is once such a command was applied
-    cmd.Demote: Tier.HOST,
-    cmd.Prefetch: Tier.HBM,
-    cmd.Discard: Tier.NONE,
-}
+from controlplane.core.model.types import Status
 
 
 def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
@@ -42,6 +36,6 @@ def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
             environment.asked = isinstance(command, cmd.PrepareEnvironment)
     elif isinstance(command, cmd.StartTool):
         ledger.tools.let_start(tool_key(command.program_id, command.call_id))
-    tier = _MOVES.get(type(command))
+    tier = cmd.MOVES.get(type(command))
     if tier is not None:
         ledger.engines.expect_move(command.command_id, tier)

@@ -15,6 +15,7 @@ from controlplane.core.model.events import place_of, stands_before
 from controlplane.core.model.types import Replica, Status, Tier
 
 _MOST_MOVING = 4096
+_TIERS = frozenset(Tier)
 _MOST_GATES = 256
 _BLOCKS = (
     "total_blocks",
@@ -121,8 +122,12 @@ class Engines:
         self.publishers.counts.commands_applied += 1
         tier = self.moving.pop(event.command_id, None)
         program = self.programs.by_name.get(event.program_id)
-        if tier is not None and program is not None and program.status is not Status.ENDED:
+        if program is None or program.status is Status.ENDED:
+            return
+        if tier is not None:
             program.kv_tier = tier
+        elif event.moved_to in _TIERS and program.replica == place_of(event.publisher) and not program.open_turns:
+            program.kv_tier = Tier(event.moved_to)  # by its node's daemon, of which a fleet hears only this
 
     def command_rejected(self, event: ev.CommandRejected, now_ns: int) -> None:
         self.publishers.counts.commands_rejected += 1

@@ -88,6 +88,7 @@ class Programs:
     changed: dict[str, None] = persisted(dict)  # programs that began to act, or to wait for a child
 
     accounts: Accounts = field(default_factory=Accounts)
+    slots_for_children: bool = False  # sub-agents that come from now on have slots of their own
     active: dict[str, None] = field(default_factory=dict)
     dormant: dict[str, None] = field(default_factory=dict)  # they neither hold a slot nor ask for one
     children: dict[str, dict[str, None]] = field(default_factory=dict)  # by root, for roots that have any

@@ -66,10 +66,11 @@ class Runs:
     def program_arrived(self, event: ev.ProgramArrived, now_ns: int) -> None:
         self._begin_anew(event, now_ns)
         program = self.get_or_create_child(event.program_id, now_ns, parent_id=event.parent_id, tenant=event.tenant)
-        if not program.parent_id or serves(event.publisher):
+        if not (program.parent_id or program.sent_by) or serves(event.publisher):
             return  # what a gate or an engine knows of children, gates know
-        self.untold[program.program_id] = None
-        parent = self.programs.by_name.get(program.parent_id)
+        if program.parent_id:
+            self.untold[program.program_id] = None
+        parent = self.programs.by_name.get(program.parent_id or program.sent_by)
         if parent is not None and parent.open_tools and not event.aside:
             self.tools.delegate(parent)
 
@@ -165,6 +166,11 @@ class Runs:
         """The record of that name, whose parent may be told."""
         programs = self.programs
         program = programs.by_name.get(name)
+        if programs.slots_for_children:
+            program = program or programs.make(name, now_ns, tenant=tenant)
+            program.last_seen_ns = now_ns
+            self._note_sender(program, programs.by_name.get(parent_id), tenant or program.tenant)
+            return program
         if program is not None:
             if parent_id and not program.parent_id and parent_id != name:
                 self.adopt(program, parent_id, tenant or program.tenant, now_ns)
@@ -176,6 +182,12 @@ class Runs:
             joins = programs.has_place(root) and not _are_strangers(tenant, root.tenant)
             root_id = root.program_id if joins else ""
         return programs.make(name, now_ns, tenant=tenant, parent_id=parent_id, root_id=root_id)
+
+    def _note_sender(self, program: Program, parent: Program | None, tenant: str) -> None:
+        """Whose sub-agent a program with a slot of its own is; not a stranger's, nor its own."""
+        is_child = parent is not None and parent is not program and not program.parent_id
+        if parent is not None and is_child and not _are_strangers(tenant, parent.tenant):
+            program.sent_by = parent.program_id
 
     def adopt(self, program: Program, parent_id: str, tenant: str, now_ns: int) -> None:
         """Make a root a child of ``parent_id``: its held turns, its children and its slot go over to its new root.

@@ -229,7 +229,8 @@ class Tools:
                 call.delegates = True
                 parent.delegating += 1
                 self.programs.changed[parent.program_id] = None
-        self.programs.lend(parent, parent.delegating > 0)  # it comes back when its child has ended
+        if not self.programs.slots_for_children:
+            self.programs.lend(parent, parent.delegating > 0)  # it comes back when its child has ended
 
     def _wait(self, key: str, call: ToolCall) -> None:
         """The call waits for a slot of the host. One that has a slot and asks again was not told: it is next."""

@@ -186,7 +186,8 @@ class Turns:
             return
         estimates.hits.add(event.cached_tokens / event.prompt_tokens)
         if program.turn_index == 0:
-            if not program.parent_id:  # a sub-agent shares more with its siblings than all programs share
+            # A sub-agent shares more with its siblings than all programs share.
+            if not (program.parent_id or program.sent_by):
                 estimates.shared_tokens.add(event.cached_tokens)
             return
         if event.prompt_tokens < program.prompt_tokens:

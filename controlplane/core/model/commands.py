@@ -5,6 +5,8 @@ A deadline travels as ``ttl_ns``, counted from receipt: clocks are never compare
 
 from dataclasses import dataclass
 
+from controlplane.core.model.types import Tier
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -140,6 +142,9 @@ class StateRequest(Command):
     publisher: str = ""
     lost_ns: int = 0
 
+
+MOVES: dict[type[Command], Tier] = {Demote: Tier.HOST, Prefetch: Tier.HBM, Discard: Tier.NONE}
+"""Where a program's KV is once such a command was applied."""
 
 COMMAND_TYPES: tuple[type[Command], ...] = (
     SetWindow,

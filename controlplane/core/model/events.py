@@ -293,10 +293,11 @@ class HostSampled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandApplied(Event):
-    """A command took effect."""
+    """A command took effect. ``moved_to``: the tier where it has left the program's KV, for who did not send it."""
 
     command_id: int
     program_id: str = ""
+    moved_to: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class Program:
     agent: str = ""  # which kind of agent it is: a name or a digest; empty where nothing tells
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
+    sent_by: str = ""  # whose sub-agent it is, where those have slots of their own
     had_children: bool = False  # of a root: some may be forgotten by now
     status: Status = Status.WAITING
     arrived_at_ns: int = 0

@@ -109,6 +109,11 @@ class RetentionPolicy(Protocol[S]):
         """Whether an active program that will be away for long leaves its room to others (docs/adr/0030)."""
         return False
 
+    @property
+    def slots_for_children(self) -> bool:
+        """Whether a sub-agent is a program of its own, and its parent one whose tool runs (docs/adr/0021)."""
+        return False
+
     def initial(self) -> S: ...
 
     def plan(

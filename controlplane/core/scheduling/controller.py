@@ -78,6 +78,7 @@ class Controller:
         self.ledger = self.state.ledger = ledger
         ledger.turns.cold_return_ratio = self.rules.overload.kv_cold_return
         ledger.programs.set_tenancy(self.rules.tenancy, now_ns)
+        ledger.programs.slots_for_children = self.preset.retention.slots_for_children
 
     @property
     def window(self) -> Window:

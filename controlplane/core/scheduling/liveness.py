@@ -103,8 +103,8 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         return
     if not program.parent_id:  # a child holds no slot
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)
-        lends = program.delegating > 0 or (lends and program.keep_ratio < 1)
-        ledger.programs.lend(program, lends, now_ns)
+        waits = program.delegating > 0 and not ledger.programs.slots_for_children
+        ledger.programs.lend(program, waits or (lends and program.keep_ratio < 1), now_ns)
 
 
 def _never_came(ledger: Ledger, program: Program, rules: SilenceRules, now_ns: int) -> bool:

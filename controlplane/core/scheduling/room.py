@@ -1,8 +1,8 @@
 """Who of the queue finds room: now on one engine, and, if it is new, over the time to come.
 
 A program that comes back needs room for its context; it was counted when it was let in. A newcomer also has to
-find room for what it will grow to beside the others' growth. Whoever does not fit is passed over, so that nobody
-waits beside room that would do for him; one that is overdue is not: the room is kept until it does.
+find room for what it will grow to beside the others' growth. By a forecast whoever does not fit is passed over, so
+that nobody waits beside room that would do for him; one that is overdue is not: the room is kept until it does.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -6,7 +6,8 @@ how many turns a program of a child's class has left, and what one takes. So its
 
 Children need no slot: they ride their root's. So a tree always ends, whoever else asks.
 
-**Paper**: none of the five knows trees (docs/adr/0021).
+**Paper**: none of the five plans for trees. MORI §3.1 makes sub-agents programs of their own, and so does its
+preset (docs/adr/0021).
 """
 
 from collections.abc import Iterable, Iterator

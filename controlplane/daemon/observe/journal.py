@@ -352,14 +352,13 @@ class Journal:
             program = self.controller().ledger.programs.by_name.get(program_id)
             began_ns = program.arrived_at_ns if program is not None else now_ns
             history = self.histories[program_id] = History(program_id=program_id, began_ns=min(began_ns, now_ns))
-            if program is not None:
-                self._belongs_to(history, program.parent_id)
+            self._belongs_to(history, self._known_parent(program_id))
         history.seen_ns = max(history.seen_ns, now_ns)
         return history
 
     def _known_parent(self, program_id: str) -> str:
         program = self.controller().ledger.programs.by_name.get(program_id)
-        return program.parent_id if program is not None else ""
+        return program.parent_id or program.sent_by if program is not None else ""
 
     def _belongs_to(self, history: History, parent_id: str) -> None:
         if parent_id and parent_id != history.parent_id:

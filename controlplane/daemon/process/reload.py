@@ -54,6 +54,8 @@ class Reloader:
     def _warn(self) -> None:
         for setting in self.resolved.without_effect:
             self._log.warning("without effect", setting=setting)
+        if left := self.resolved.left_to_nodes:
+            self._log.info("left to the nodes", preset=self.config.policies.name, what=list(left))
 
     @property
     def config(self) -> Config:

@@ -54,6 +54,7 @@ class SiteOptions:
     pool_tokens: int = 64_000  # of each engine
     tokens_per_word: int = 64
     time_scale: float = 20.0  # doubles run this much faster than real ones
+    double: tuple[str, ...] = ()  # what else each double is told, on its command line
     lease_ttl_s: float = 12.0
     preset: str = "penstock"
     more: str = ""  # of the daemons' configuration, as TOML
@@ -163,7 +164,7 @@ class Site:
         options = self.options
         words: tuple[str, ...] = ("engine-double", "--port", str(port), "--node", name, "--nats", self.nats_url)
         words += ("--time-scale", f"{options.time_scale:g}", "--tokens-per-word", str(options.tokens_per_word))
-        words += ("--pool-tokens", str(options.pool_tokens))
+        words += ("--pool-tokens", str(options.pool_tokens), *options.double)
         return Launch(command=(sys.executable, "-m", "controlplane", *words), place=f"{name}/engine")
 
     def _add_daemon(self, name: str, port: int, http_port: int, roster: list[Engine]) -> None:

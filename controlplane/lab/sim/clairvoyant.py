@@ -28,9 +28,11 @@ from controlplane.core.policies.protocols import (
     STATELESS,
     EngineShape,
     Fit,
+    NoState,
     Pinned,
     QueuedCall,
     ResidentView,
+    RetentionPolicy,
     Stateless,
     Window,
 )
@@ -156,15 +158,10 @@ class AsDecided:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeBack:
+class TakeBack(NoState, RetentionPolicy[Stateless]):
     """Retention: pauses those that admission chose. Nothing is pinned: eviction knows who comes back when."""
 
-    decay: ClassVar[None] = None
-    lends: ClassVar[bool] = False
     decision: Decision
-
-    def initial(self) -> Stateless:
-        return STATELESS
 
     def plan(
         self,

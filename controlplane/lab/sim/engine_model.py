@@ -22,7 +22,7 @@ from controlplane.lab.sim.call import Call, ContextTooLong, Progress
 from controlplane.lab.sim.hardware import BLOCK_TOKENS, CHUNK_TOKENS, MAX_RUNNING, PS, Profile, require_steps
 from controlplane.lab.sim.kv_pool import KvPool
 from controlplane.lab.sim.lower_tiers import TierSpec, build_tiers
-from controlplane.lab.sim.prefix_cache import put_bounded
+from controlplane.lab.sim.prefix_cache import owner, put_bounded
 from controlplane.lab.sim.scheduler import Scheduler
 from controlplane.lab.sim.space_time import SpaceTime
 from controlplane.lab.sim.steps import decode_steps, prefill_ps
@@ -189,11 +189,11 @@ class EngineModel:
         now_ns = self._catch_up(now_ns)
         if self.cache.evict(program_id, self.cache.total_blocks):
             self._more_room(now_ns)
-        below = self.cache.below
+        below, key = self.cache.below, self.cache.latest.get(program_id, program_id)
         if below is None:
             return False
-        below.news.pop(program_id, None)  # the answer tells
-        return below.holds(program_id) and self.cache.find(program_id) is None
+        below.news.pop(key, None)  # the answer tells
+        return below.holds(key) and self.cache.find(key) is None
 
     def fetch(self, program_id: str, now_ns: int | None = None) -> str:
         """Load a program's idle context from below the device before it is needed; why that cannot be done."""
@@ -286,9 +286,10 @@ class EngineModel:
         if below is None or not below.news:
             return
         moved, below.news = below.news, {}
-        for name in moved:
-            if self.cache.find(name) is None:
-                blocks, _ = below.find(name, 0, self.cache.total_blocks)
+        for key in moved:
+            name = owner(key)
+            if self.cache.find(key) is None and self.cache.latest.get(name, key) == key:
+                blocks, _ = below.find(key, 0, self.cache.total_blocks)
                 stamp, tokens = self._publisher.stamp(now_ns), blocks * self.block_tokens
                 self._events.append(ContextMoved(**stamp, program_id=name, below_tokens=tokens))
 

@@ -92,8 +92,9 @@ class KvPool:
                 self.reclaimed.append(owner(name))
         return bool(names)
 
-    def host_rank(self, program_id: str) -> int:
+    def host_rank(self, key: str) -> int:
         """In which order copies below the device make room."""
+        program_id = owner(key)
         return self._policy.host_rank(self.labels.get(program_id, ""), program_id in self.parked)
 
     def adopt(self, program_id: str, group: str, base_blocks: int, blocks: int, now_ns: int) -> int:
@@ -120,18 +121,19 @@ class KvPool:
         cache, below = self.cache, self.cache.below
         if below is None:
             return "there is no memory below the device: give the engine a tier"
-        node, (group, base_blocks) = cache.find(program_id), cache.origins.get(program_id, ("", 0))
+        key = cache.latest.get(program_id, program_id)
+        node, (group, base_blocks) = cache.find(key), cache.origins.get(key, ("", 0))
         if node is not None and node.refs:
             return "a turn of it runs"
         held_blocks = node.blocks if node is not None else 0
-        blocks, load_ps = below.find(program_id, held_blocks, cache.total_blocks)
+        blocks, load_ps = below.find(key, held_blocks, cache.total_blocks)
         prefix = cache.find_prefix(group) if base_blocks else None
         if not blocks or (base_blocks and (prefix is None or prefix.blocks < base_blocks)):
             return "nothing of it could be used that lies below the device alone"
         if blocks > self.available_blocks:
             return f"no room on the device: it needs {blocks} blocks"
-        self.adopt(program_id, group, base_blocks, held_blocks + blocks, now_ns)
-        if (loaded := cache.find(program_id)) is not None:
+        self.adopt(key, group, base_blocks, held_blocks + blocks, now_ns)
+        if (loaded := cache.find(key)) is not None:
             loaded.loading_until_ns = now_ns + -(-load_ps // PS)
         below.loaded_blocks += blocks
         return ""

@@ -37,7 +37,6 @@ _SAMPLE_NS = seconds(1)
 _ASK_AGAIN_NS = seconds(60)
 _RETRY_NS = seconds(1)  # a client whose answer was cut off sends its turn again, as agents' SDKs do
 _STUCK_NS = seconds(4 * 3600)
-_MOVES = (cmd.Demote, cmd.Prefetch, cmd.Discard)
 
 
 class Recorder(Protocol):
@@ -347,7 +346,7 @@ class World:
                 continue  # it does not answer
             if problem:
                 self._answer(site, ev.CommandRejected, command, reason=problem)
-            elif isinstance(command, _MOVES):  # of nothing else does the controller need to know
+            elif type(command) in cmd.MOVES:  # of nothing else does the controller need to know
                 self.moves += 1
                 self._answer(site, ev.CommandApplied, command)
         self._go_on()

@@ -1347,6 +1347,7 @@ class Heartbeat(google.protobuf.message.Message):
     ASKED_AGO_NS_FIELD_NUMBER: builtins.int
     LOST_NS_FIELD_NUMBER: builtins.int
     FENCE_FIELD_NUMBER: builtins.int
+    SLOTS_FOR_CHILDREN_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -1368,6 +1369,8 @@ class Heartbeat(google.protobuf.message.Message):
     """For how long before that the stream may have lost what it was told; 0: the daemon has not asked yet."""
     fence: builtins.int
     """Of several daemons that may serve the node: the lease by which this one does. A lower one was lost since; 0: none."""
+    slots_for_children: builtins.bool
+    """Sub-agents are programs of their own: a gate lets them ask for a slot, whosever they are."""
     def __init__(
         self,
         *,
@@ -1382,7 +1385,8 @@ class Heartbeat(google.protobuf.message.Message):
         asked_ago_ns: builtins.int = ...,
         lost_ns: builtins.int = ...,
         fence: builtins.int = ...,
+        slots_for_children: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

@@ -756,17 +756,21 @@ class CommandApplied(google.protobuf.message.Message):
 
     COMMAND_ID_FIELD_NUMBER: builtins.int
     PROGRAM_ID_FIELD_NUMBER: builtins.int
+    MOVED_TO_FIELD_NUMBER: builtins.int
     command_id: builtins.int
     """The command's own number."""
     program_id: builtins.str
     """The program it was about; empty for a command about none."""
+    moved_to: builtins.str
+    """hbm, host or none: where its KV is now, of a command that moved it; else empty."""
     def __init__(
         self,
         *,
         command_id: builtins.int = ...,
         program_id: builtins.str = ...,
+        moved_to: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["command_id", b"command_id", "program_id", b"program_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command_id", b"command_id", "moved_to", b"moved_to", "program_id", b"program_id"]) -> None: ...
 
 global___CommandApplied = CommandApplied
 

@@ -2,11 +2,12 @@
 
 import pytest
 from made_facts import MadeFacts
-from support.core_driver import Driver, of
+from support.core_driver import Driver, fixed, of, recounted, sums
 
 from controlplane.core.estimators.idleness import acts, held, idleness, reasons
 from controlplane.core.estimators.workload import MovingAverage
 from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
 from controlplane.core.model.types import Pressure, Program, QueuedProgram, Replica, Status, Tier, seconds
 from controlplane.core.policies.memory.typed import Typed as TypedEviction
 from controlplane.core.policies.packing.by_tier import ByTier
@@ -14,6 +15,7 @@ from controlplane.core.policies.presets import preset
 from controlplane.core.policies.priority.typed import Typed
 from controlplane.core.policies.protocols import EngineShape, Fit, Pinned, QueuedCall, Resident
 from controlplane.core.policies.retention.tiers import Leaving, Tiers
+from controlplane.core.scheduling.rules_and_state import ControlRules
 
 S = seconds(1)
 NOW = 100 * S
@@ -105,6 +107,7 @@ def plan(
     demand: int | None = None,
     used: int | None = None,
     shared: int = 0,
+    moves: bool = True,
 ) -> tuple[Leaving, list[tuple[str, str]]]:
     """The state after, and commands as (kind, program); labels by what they say."""
     sizes = [p.kv_blocks for p in programs if p.status is Status.ACTIVE]
@@ -116,7 +119,7 @@ def plan(
         host_total_blocks=host,
         host_used_blocks=resting if used is None else used,
     )
-    policy, facts = Tiers(), MadeFacts(shared_tokens=MovingAverage(value=shared))
+    policy, facts = Tiers(moves=moves), MadeFacts(shared_tokens=MovingAverage(value=shared))
     after, commands = policy.plan(
         state or policy.initial(), {p.program_id: p for p in programs}, [], facts, pressure, now_ns
     )
@@ -185,6 +188,11 @@ def test_lazy_demotion_lets_the_turn_end_first() -> None:
     after, commands = plan(a, b, host=1000, state=state, now_ns=NOW + 2 * S)
     assert commands == [("idle", "a"), ("demote", "a")]
     assert after == Leaving(at_ns=NOW, sent=(("a", NOW + 2 * S),)), "no look at the tiers, nor is the next put off"
+
+
+def test_a_fleet_pauses_and_leaves_contexts_to_the_nodes() -> None:
+    a, b = program("a", 700, 0.9, open_turns=1), program("b", 600)
+    assert plan(a, b, host=1000, total=500, moves=False) == (Leaving(at_ns=NOW), [("pause", "b"), ("pause", "a")])
 
 
 @pytest.mark.parametrize("status", [Status.ACTIVE, Status.ENDED])
@@ -366,3 +374,45 @@ def test_the_preset_moves_the_idle_program_off_and_lets_it_in_again() -> None:
     d.finish("b", prompt=400)
     d.end("b")
     assert d.admitted(after_s=1) == ["a"]
+
+
+def test_a_sub_agent_has_a_slot_and_a_tier_of_its_own_and_its_parent_is_idle_meanwhile() -> None:
+    """§3.1: for its parent a sub-agent is one long tool call, in which its context may leave the device."""
+    d = Driver(preset("mori"))
+    sample = {"total_blocks": 1000, "free_blocks": 1000, "block_tokens": 1, "host_total_blocks": 2000}
+    d.send(d.engine(ev.PoolSampled, **sample))
+    d.submit("parent", blocks=300)
+    d.wait(1)
+    d.finish("parent", prompt=300)
+    d.start_tool("parent", tool="Task")
+    d.send(d.tools(ev.ProgramArrived, program_id="child", parent_id="parent"))
+    d.ask("child", tokens=500)
+    commands = d.tick(1)
+    assert of(cmd.Adopt, commands) == []
+    assert [c.program_id for c in of(cmd.Admit, commands)] == ["child"]
+    assert (d.ledger.programs.charges.active_roots, d.ledger.programs.demand_blocks) == (2, 800)
+    assert d.ledger.tools.active == 0, "the parent's tool loads no host"
+    d.submit("child", blocks=900)
+    commands = d.tick(6)
+    told = [(type(c).__name__, c.program_id) for c in commands if isinstance(c, cmd.ProgramCommand)]
+    assert told == [("Pause", "parent"), ("Label", "parent"), ("Demote", "parent")]
+    assert d.program("child").status is Status.ACTIVE
+    d.end_tool("parent", tool="Task")
+    d.ask("parent", "parent.2", tokens=300)
+    assert d.admitted(1) == [], "it is promoted like anybody"
+    d.finish("child", prompt=900)
+    d.end("child")
+    assert d.admitted(1) == ["parent"]
+    assert sums(d.ledger) == sums(recounted(d.ledger))
+
+
+def test_who_was_a_child_before_the_preset_rides_on_and_who_comes_is_none() -> None:
+    d = Driver(fixed(1))
+    d.run_turn("parent")
+    for child, presets in (("before", "mori"), ("after", "penstock")):
+        d.send(d.tools(ev.ProgramArrived, program_id=child, parent_id="parent"))
+        d.tick()
+        d.controller.reconfigure(preset(presets), ControlRules(), d.now_ns)
+    assert (d.program("before").root_id, d.program("after").root_id) == ("parent", "after")
+    d.send(d.tools(ev.ProgramArrived, program_id="after", parent_id="parent"))
+    assert d.program("after").root_id == "parent", "told again, where children ride"

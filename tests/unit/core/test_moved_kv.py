@@ -85,3 +85,15 @@ def test_another_engine_s_old_copy_says_nothing() -> None:
     event = d.engine(ev.ContextMoved, program_id="a", below_tokens=1000)
     d.send(replace(event, publisher="n/engine-2/boot", sequence=1))
     assert d.program("a").kv_tier is Tier.HBM
+
+
+def test_what_a_nodes_own_daemon_had_moved_is_known_to_a_fleet_that_hears_the_answer_alone() -> None:
+    d = Driver()
+    d.run_turn("a")
+    number = d.controller.numbering.sent + 7  # another daemon's
+    for told, known in (("host", Tier.HOST), ("attic", Tier.HOST), ("none", Tier.NONE), ("", Tier.NONE)):
+        d.send(d.engine(ev.CommandApplied, command_id=number, program_id="a", moved_to=told))
+        assert d.program("a").kv_tier is known
+    d.submit("a", "a.2")
+    d.send(d.engine(ev.CommandApplied, command_id=number, program_id="a", moved_to="host"))
+    assert d.program("a").kv_tier is Tier.NONE, "what a turn uses is on the device"

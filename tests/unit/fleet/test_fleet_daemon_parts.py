@@ -11,8 +11,11 @@ from controlplane.config import load
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.events import Event, PublisherState, TurnQueued, TurnSubmitted
+from controlplane.core.policies.presets import PRESETS
+from controlplane.core.policies.retention.beyond_window import BeyondWindow
 from controlplane.core.policies.retention.lend import Lend
 from controlplane.core.policies.retention.never import Never
+from controlplane.core.policies.retention.tiers import Tiers
 from controlplane.fleet import leader
 from controlplane.fleet.leader import Leader, Parts
 from controlplane.fleet.registry import _as_seen, parse_engine
@@ -26,12 +29,39 @@ ONE = Engine(place="a/engine-30000", address="10.0.0.1:30000")
 # Configuration
 
 
-def test_a_fleet_has_its_own_name_and_patience_and_retains_nothing() -> None:
+def test_a_fleet_has_its_own_name_and_patience() -> None:
     config = FleetSource().read().config
     assert config.node == "fleet"
     assert config.control.silence.ask_publisher_after_s == 5
-    assert config.policies.retention == Lend()  # slots are lent; contexts are the nodes'
-    assert FleetSource(options={"preset": "mori"}).read().config.policies.retention == Never()
+
+
+KEPT = {
+    "fcfs": (Never(), 0),
+    "autellix": (Never(), 1),
+    "infercept": (Never(), 2),
+    "continuum": (Never(), 2),
+    "thunderagent": (PRESETS["thunderagent"].retention, 0),
+    "mori": (Tiers(moves=False), 3),
+    "concur": (BeyondWindow(), 0),
+    "mars": (Lend(), 3),
+    "penstock": (Lend(), 1),
+    "mars-paper": (Never(), 3),
+}
+"""By preset: what of its retention a fleet does, and how much of it all is left to nodes."""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_fleet_takes_slots_back_as_its_preset_does_and_says_what_is_left_to_nodes(name: str) -> None:
+    resolved = FleetSource(options={"preset": name}).read()
+    assert (resolved.config.policies.retention, len(resolved.left_to_nodes)) == KEPT[name]
+
+
+def test_a_shadow_in_a_fleet_decides_as_a_fleet(tmp_path: Any) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('[shadow]\npreset = "mori"\n')
+    shadow = FleetSource(path=path).read().shadow
+    assert shadow is not None
+    assert shadow.policies.retention == Tiers(moves=False)
 
 
 def test_what_is_said_holds_for_a_fleet_too(tmp_path: Any) -> None:

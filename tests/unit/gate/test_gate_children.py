@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gate_virtual_time import Bench, in_virtual_time, ticket
+from gate_virtual_time import Beat, Bench, in_virtual_time, ticket
 
 from controlplane.core.model.commands import Admit, Adopt, Pause
 from controlplane.core.model.events import ProgramArrived, TurnQueued
@@ -51,6 +51,22 @@ async def test_a_turn_of_its_parent_proves_a_child_from_then_on(bench: Bench) ->
     assert bench.gate.health()["busy_programs"] == 1
     bench.gate.on_command(Pause(program_id="parent"))
     assert bench.gate.try_enter(ticket("child/3")) is None
+
+
+@in_virtual_time()
+async def test_where_children_have_slots_of_their_own_one_asks_and_its_proof_is_told_once(bench: Bench) -> None:
+    active_parent(bench)
+    bench.gate.on_heartbeat(Beat(slots_for_children=True))
+    for turn, proof in (("child/1", "parent/1"), ("stranger/1", "guessed")):
+        assert bench.gate.try_enter(ticket(turn, parent_id="parent", parent_turn=proof)) is None
+    waiting = bench.enter("child/2", parent_id="parent", parent_turn="parent/1")
+    await bench.settle()
+    assert [(told.program_id, told.parent_id) for told in bench.of(ProgramArrived)] == [("child", "parent")]
+    assert (bench.gate.parent_of("child"), waiting.done()) == ("", False)
+    bench.gate.on_command(Admit(program_id="child"))
+    await waiting
+    assert bench.gate.try_enter(ticket("child/3", parent_id="parent", parent_turn="parent/1")) is not None
+    assert len(bench.of(ProgramArrived)) == 1
 
 
 @in_virtual_time()

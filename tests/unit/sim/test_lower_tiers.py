@@ -13,6 +13,7 @@ from controlplane.core.policies.memory.opportunistic import Opportunistic
 from controlplane.core.policies.memory.typed import Typed
 from controlplane.lab.sim.engine_model import EngineModel
 from controlplane.lab.sim.lower_tiers import LowerTiers, Tier, TierSpec, parse_tier
+from controlplane.lab.sim.prefix_cache import context_key
 
 BLOCK_PS = 16 * 1000 * 100  # TOY's 1000 bytes a token at 10 bytes a ns
 
@@ -152,6 +153,21 @@ def test_the_sample_tells_of_the_memory_below() -> None:
     sample = model.pool_sample(0)
     assert (sample.host_total_blocks, sample.host_used_blocks) == (187, 10)
     assert engine(20, ()).pool_sample(0).host_total_blocks == 0
+
+
+def test_of_a_program_with_several_contexts_commands_move_the_latest_and_its_name_is_told() -> None:
+    """As the engine double has them, which finds a prompt's beginning by its content."""
+    model = engine(20, (TierSpec(name="dram", tokens=160, gb_per_s=10.0),))
+    for number in (1, 2):
+        run(model, f"a{number}", 80, program="a", context=context_key("a", number))
+    assert model.demote("a")
+    again = run(model, "a3", 96, reusable=80, program="a", context=context_key("a", 2))
+    assert (again.cached_tokens, again.loaded_tokens) == (80, 80)
+    assert model.demote("a")
+    assert model.fetch("a") == ""
+    model.submit(call("b", 310), 10**12)
+    told = [(event.program_id, event.below_tokens) for event in finish(model) if isinstance(event, ContextMoved)]
+    assert told == [("a", 96)]
 
 
 @pytest.mark.parametrize("lies_below", [True, False])

@@ -13,6 +13,9 @@ What host memory holds is measured by the engine. Only the contexts of programs 
 others, who ended or are back on the device, make room for them. Where less is in use than they would take, the
 engine has dropped some of them, and their room is free again.
 
+A sub-agent is a program of its own, with a slot and a tier of its own (§3.1). For its parent it is a tool that runs
+long: the parent is idle meanwhile, counts in the demand, and is demoted by its idleness like any other.
+
 Labels tell the engine which contexts to keep where (§4.3.2): who is demoted becomes ``idle``, or ``inactive`` where
 nothing of it is kept; whoever is let in is ``busy`` by that alone.
 """
@@ -42,14 +45,22 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers(RetentionPolicy[Leaving]):
-    """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k."""
+    """``interval_s``: between two looks. ``idleness_cycles`` is the paper's k.
+
+    ``moves``: who is paused is labelled and moved off, too. A fleet leaves that to its nodes, which run the same.
+    """
 
     interval_s: float = 5.0
     idleness_cycles: int = 5
+    moves: bool = True
 
     def __post_init__(self) -> None:
         require("interval_s", self.interval_s, low=0, high=3600)
         require("idleness_cycles", self.idleness_cycles, low=1, high=16)
+
+    @property
+    def slots_for_children(self) -> bool:
+        return True
 
     def initial(self) -> Leaving:
         return Leaving()
@@ -88,6 +99,8 @@ class Tiers(RetentionPolicy[Leaving]):
             at_ns = now_ns
             for program, why in (found for pool in pools for found in self._demoted(pool, programs, facts, now_ns)):
                 commands.append(Pause(program_id=program.program_id, reason=why))
+                if not self.moves:
+                    continue
                 if program.open_turns:
                     leaving.append(program.program_id)
                     commands.append(Label(program_id=program.program_id, label="idle", reason=why))
@@ -107,8 +120,7 @@ class Tiers(RetentionPolicy[Leaving]):
             and not program.parent_id
             and pool.name in ("", program.replica)
         }
-        # Who waits for its child is counted without its context, and keeps the slot that the child rides.
-        active = [p for name in idle if (p := programs[name]).status is Status.ACTIVE and not p.delegating]
+        active = [p for name in idle if (p := programs[name]).status is Status.ACTIVE]
         active.sort(key=lambda p: (p.open_turns > 0, -idle[p.program_id], p.program_id))
         demoted: list[tuple[Program, str]] = []
         free = pool.total_blocks - pool.demand_blocks
