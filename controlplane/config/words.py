@@ -99,7 +99,9 @@ MEANINGS = {
     "priority.mlfq.promote_s": "a waiting call rises one level each time this passes",
     "priority.mlfq.promotions": "maximum levels that a call may rise",
     "memory.opportunistic.shrink": "a chunk shrinks before contexts that somebody waits for are evicted",
-    "memory.opportunistic.aligned": "contexts are evicted by level and size; false: by last use",
+    "priority.mlfq.cold": "a call's footprint is what it has yet to take of the pool; false: its whole context",
+    "memory.opportunistic.aligned": "contexts are evicted, and running turns retracted, by level and size; false: "
+    "contexts by last use, running turns as the engine chooses",
     "packing.pressure_aware.long_share": "share of the pool at which a session counts as long",
     "priority.plas.quantum_chunks": "prefill chunks' worth of tokens that a program is served in class 0; each "
     "further class serves twice as much",

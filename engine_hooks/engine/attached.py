@@ -87,6 +87,11 @@ class Moments(ABC):
         """So many running turns were thrown out for want of room."""
         self._probe.retractions += turns
 
+    def victims_last(self, running: list[Any], request_of: Callable[[Any], Any]) -> None:
+        """The engine takes who must go from the end of ``running``: the policy's choice, where it has one."""
+        if len(running) > 1 and self._steering.retracts:
+            self._steering.victims_last(running, request_of)
+
     def reclaim(self, needed_tokens: int, *, stuck: bool) -> bool:
         """There is no room for so many tokens: whether pins were given up, so that it is worth another try.
 

@@ -129,11 +129,13 @@ class Steering:
     def _call(self, request: Any, queued_ns: int, now_ns: int) -> QueuedCall:
         program_id = self._view.program_of(request)
         output_tokens = self._view.output_tokens(request)
+        tokens = self._view.prompt_tokens(request) + output_tokens
         return QueuedCall(
             turn_id=self._view.id_of(request),
             program_id=program_id,
             queued_at_ns=queued_ns,
-            footprint_blocks=self._view.blocks(self._view.prompt_tokens(request) + output_tokens),
+            footprint_blocks=self._view.blocks(tokens),
+            cached_blocks=self._cached_blocks(program_id, tokens),
             program_arrived_at_ns=self._contexts.arrived_ns(program_id),
             served_tokens=self._served.tokens(program_id, now_ns),
             retracted=bool(output_tokens),
@@ -141,7 +143,34 @@ class Steering:
             label=self._contexts.label_of(program_id),
         )
 
+    def _cached_blocks(self, program_id: str, most_tokens: int) -> int:
+        """Of its program's last context, as far as is remembered: the engine's cache is not searched for it."""
+        context = self._contexts.find(program_id) if self._policies.priority.asks_cached else None
+        if context is None or not context.on_device:
+            return 0
+        return min(context.tokens, most_tokens) // self._view.page_tokens
+
     # The memory
+
+    @property
+    def retracts(self) -> bool:
+        """Whether the policy chooses which running turn goes for want of room."""
+        return self._policies.memory.retracts_by_level
+
+    def victims_last(self, running: list[Any], request_of: Callable[[Any], Any]) -> None:
+        """Sort in place what stands for running requests, so that who is to go first for want of room comes last.
+
+        Among equals the engine's order stays. ``request_of`` tells the request of each.
+        """
+        view, shape, now_ns = self._view, self.shape(), self._now_ns()
+
+        def rank(entry: Any) -> tuple[int, int]:
+            request = request_of(entry)
+            blocks = view.blocks(view.prompt_tokens(request) + view.output_tokens(request))
+            served_tokens = self._served.tokens(view.program_of(request), now_ns)
+            return self._policies.priority.level(blocks, served_tokens, shape), blocks
+
+        running.sort(key=rank)
 
     @property
     def evicts(self) -> bool:

@@ -135,6 +135,10 @@ class Attached(Base):
         if self._pins.tokens:
             self.reclaim(int(batch.new_tokens_required_next_decode(*args)), stuck=True)
 
+    def decode_ordered(self, order: list[int], saved: Any, requests: Any, *args: Any) -> None:
+        """Indices of running requests: SGLang retracts from the end until the next step has its room."""
+        self.victims_last(order, requests.__getitem__)
+
     def decode_retracted(self, result: Any, saved: Any, *args: Any) -> None:
         self.retracted(len(result[0]))
 

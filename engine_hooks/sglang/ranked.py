@@ -101,6 +101,10 @@ class Ranked(Attached):
         if self._steering.steers:
             self._lockstep.note("order", [request.rid for request in waiting_queue])
 
+    def decode_ordered(self, order: list[int], saved: Any, requests: Any, *args: Any) -> None:
+        super().decode_ordered(order, saved, requests, *args)
+        self._lockstep.note("retract", order)
+
     def evict_first(self, tree: Any, params: Any) -> tuple[int, Any]:
         freed_tokens, rest = super().evict_first(tree, params)
         self._lockstep.note("evict", freed_tokens)

@@ -23,6 +23,7 @@ EVICTIONS = (
     _UNIFIED + "evict_for_alloc",
     _RADIX + "evict",
 )  # the first that there is: room for an allocation is made
+RETRACTION = BATCH + "_get_decode_retraction_order"  # without it SGLang's own order stays
 CHUNKS = (  # 0.5.17 has neither
     POLICY + "PrefillAdder._check_prefill_budget",
     "sglang.srt.mem_cache.prefill_budget.PrefillBudget.available_chunk_tokens",
@@ -139,6 +140,7 @@ def install(settings: Settings) -> SchedulerSide:
     }
     hooks |= dict.fromkeys(present(EVICTIONS)[:1], evict)
     hooks |= dict.fromkeys(present((BROADCAST,)), _broadcasting(side))
+    hooks |= dict.fromkeys(present((RETRACTION,)), around("retraction_order", after=Attached.decode_ordered))
     of_host = (("evict_host", Attached.host_full), ("_free_values", Attached.host_freed))
     for name, before in of_host:
         hooks |= {target: around(name, before=before) for target in present((_UNIFIED + name,))}

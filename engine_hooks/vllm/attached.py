@@ -54,6 +54,7 @@ class Attached(Base):
         self.is_idle = self._nothing_to_evict = False
         self._expire_and_obey()
         self._order_queue()
+        self._order_victims()
         self._probe.sample_if_due()
 
     def idle(self) -> None:
@@ -73,6 +74,16 @@ class Attached(Base):
         if any(one is not other for one, other in zip(before, ordered, strict=True)):
             waiting.clear()
             waiting.extend(ordered)
+
+    def _order_victims(self) -> None:
+        """vLLM preempts the last of those that run, where a step finds no room: one that may not, by what is left.
+
+        Their order is that of the step's tokens, too, which is left alone while there is room.
+        """
+        view, running = self._view, self._view.scheduler.running
+        pool = view.pool()
+        if pool.free + pool.evictable < view.chunk_tokens + len(running) * view.page_tokens:
+            self.victims_last(running, lambda request: request)
 
     def step_planned(self, output: Any) -> None:
         requests = self._view.scheduler.requests

@@ -29,14 +29,20 @@ def cpu_cap(pressure: Pressure, *, always: bool = False) -> int:
     return max(1, floor(pressure.cpus / max(_LEAST_TOOLS_PER_PROGRAM, pressure.tools_per_program)))
 
 
-def kv_cap(pressure: Pressure) -> int:
+def kv_cap(pressure: Pressure, soft_ratio: float = 0.0) -> int:
     """W_kv as a number: the active programs, and as many of those that wait as fit into what is left by their size.
 
-    What they will grow to is not asked (docs/adr/0005 tells what that costs).
+    Below ``soft_ratio`` of the pool left, only that share of it which what is left is of ``soft_ratio`` may be
+    filled: less and less, and never the last of it (§4.2, the progressive cap). What they will grow to is not asked
+    (docs/adr/0005 tells what that costs).
     """
     if not pressure.kv_total_blocks or not pressure.queued_blocks_mean:
         return NO_CAP
-    return pressure.programs_active + floor(max(rooms(pressure)) / pressure.queued_blocks_mean)
+    most = 0.0
+    for demand, total in loads(pressure):
+        left = max(0, total - demand)
+        most = max(most, left * min(1.0, left / (soft_ratio * total)) if soft_ratio else left)
+    return pressure.programs_active + floor(most / pressure.queued_blocks_mean)
 
 
 def rooms(pressure: Pressure) -> tuple[int, ...]:

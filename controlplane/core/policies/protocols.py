@@ -67,6 +67,7 @@ class Window:
     returning_blocks: float = 0.0  # so much more than its room on one engine a program that comes back may take
     excess_now_ratio: float = 0.0  # of the pool: being overfull by so much is no overload
     excess_ratio: float = 0.0  # of what all will need, over that time: so much may be too much
+    strict: bool = False  # nobody is let in beyond the limit, however long the engine is idle
 
 
 class AdmissionPolicy(Protocol[S]):
@@ -149,6 +150,7 @@ class QueuedCall:
     program_id: str
     queued_at_ns: int
     footprint_blocks: int  # prompt and expected output
+    cached_blocks: int = 0  # of those: in the cache, as far as is known; 0 where the policy does not ask
     program_arrived_at_ns: int = 0
     served_tokens: int = 0  # to its program, in the running quota window
     retracted: bool = False
@@ -163,6 +165,11 @@ class PriorityPolicy(Protocol):
     def window_ns(self) -> int:
         """How long served tokens count; 0: nobody need count them."""
         return 0
+
+    @property
+    def asks_cached(self) -> bool:
+        """Whether it asks what of a call is cached (``QueuedCall.cached_blocks``)."""
+        return False
 
     def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
         """A permutation of ``calls``, the one to run first in front."""
@@ -282,6 +289,13 @@ class MemoryPolicy(Protocol):
     @property
     def pin_budget_ratio(self) -> float:
         """The share of the pool that pins may take together, unless the engine is told otherwise."""
+
+    @property
+    def retracts_by_level(self) -> bool:
+        """Whether a running turn that must go for want of room is the one of the lowest priority.
+
+        Among equals the largest goes. Else the engine chooses by its own rule.
+        """
 
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         """Whose pins go for a call that finds no room, though all that may be evicted was: names from ``pins``.

@@ -328,7 +328,7 @@ class Controller:
         turns, pressure = self.ledger.turns, self.pressure
         crowded = pressure.cpu_overloaded and pressure.tools_active > 0
         stall_s = self.rules.stall_s * (_CROWDED_STALL if crowded else 1.0)
-        first = None if turns.running else first_admissible(self.ledger)
+        first = None if turns.running or self.window.strict else first_admissible(self.ledger)
         if first is None:
             return
         if now_ns - max(turns.engine_idle_since_ns, first.queued_at_ns) >= seconds(stall_s):

@@ -183,6 +183,7 @@ class TakeBack(NoState, RetentionPolicy[Stateless]):
 class LeastLeftCalls:
     """The engine's queue: calls of whoever has least left first."""
 
+    asks_cached: ClassVar[bool] = False
     foresight: Foresight
 
     @property
@@ -207,6 +208,7 @@ class Belady:
     shrinks: ClassVar[bool] = False
     pins_outlast_waits: ClassVar[bool] = False
     pin_budget_ratio: ClassVar[float] = 1.0
+    retracts_by_level: ClassVar[bool] = False
     foresight: Foresight
     decision: Decision
 

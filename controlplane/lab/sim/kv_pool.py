@@ -25,6 +25,7 @@ class KvPool:
         self.shrinks = policy.shrinks
         self.pins_outlast_waits = policy.pins_outlast_waits
         self.pin_budget_ratio = policy.pin_budget_ratio
+        self.retracts_by_level = policy.retracts_by_level
         self._policy = policy
 
     @property

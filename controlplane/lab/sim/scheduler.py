@@ -26,7 +26,9 @@ class Scheduler:
     ) -> None:
         self.pool = pool
         pool.level = self._level
-        self.waiting = WaitingQueue(priority, engine, self._served_tokens, pool.cache.is_pinned)
+        self.waiting = WaitingQueue(
+            priority, engine, self._served_tokens, pool.cache.is_pinned, self._cached_blocks
+        )
         self.batch: DecodeBatch[Progress] = DecodeBatch(profile, engine.block_tokens)
         self.turns: dict[str, Progress] = {}
         self.running: dict[str, Progress] = {}
@@ -100,8 +102,11 @@ class Scheduler:
     def _served_tokens(self, program_id: str, now_ns: int) -> int:
         return self._served.tokens(program_id, now_ns)
 
+    def _cached_blocks(self, turn_id: str) -> int:
+        return sum(self.turns[turn_id].cached_blocks(self._cache, self._block_tokens))
+
     def _level(self, key: str, blocks: int) -> int:
-        """A resident context's."""
+        """Of a program's context, or of what its running turn holds."""
         return self._priority.level(blocks, self._served.tokens(owner(key), self._now_ns), self._engine)
 
     def expire_pins(self, now_ns: int) -> bool:
@@ -304,7 +309,7 @@ class Scheduler:
             self.fresh.append(turn)
 
     def ensure_next_step(self, now_ns: int) -> None:
-        """Reclaim pins, then retract calls, newest first, until the next decode step has its blocks.
+        """Reclaim pins, then retract calls until the next decode step has its blocks.
 
         SGLang notes that the batch has shrunk when it prepares a decode step: room is looked for only after it.
         """
@@ -314,7 +319,7 @@ class Scheduler:
             while self.pool.unpin(short, stuck=True) and short > 0:
                 short = self.batch.growth_blocks(0, 1) - self.pool.available_blocks
             if self.batch.growth_blocks(0, 1) > self.pool.available_blocks:
-                self._retract_newest(now_ns)
+                self._retract(now_ns)
 
     def take_growth(self, first: int, end: int, now_ns: int) -> None:
         """Take the blocks of decode steps ``first`` to ``end``, counted from the next one."""
@@ -337,11 +342,21 @@ class Scheduler:
         turn.decoding = None
         del self.running[turn.call.turn_id]
 
-    def _retract_newest(self, now_ns: int) -> None:
+    def _rank(self, turn: Progress) -> tuple[int, int, int]:
+        """The highest is retracted first: the newest, or where the policy says so that of the lowest priority."""
+        if not self.pool.retracts_by_level:
+            return 0, 0, turn.serial
+        held = turn.shared_blocks + turn.own_blocks
+        if turn.decoding is not None:
+            held = self.blocks(self.batch.kv_tokens(turn.decoding))
+        return self._level(turn.call.program_id, held), held, turn.serial
+
+    def _retract(self, now_ns: int) -> None:
+        self._now_ns = now_ns
         turns = list(self.running.values())
         if self.partial is not None:
             turns.append(self.partial)
-        turn = max(turns, key=lambda turn: turn.serial)
+        turn = max(turns, key=self._rank)
         turn.skips_cache = len(turns) == 1
         self._reserve.on_retract([turn.call.output_tokens for turn in self.running.values()])
         if turn is self.partial:

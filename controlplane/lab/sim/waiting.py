@@ -15,7 +15,7 @@ class WaitingQueue:
 
     First come, first served is kept sorted; every other policy is asked again whenever its order is needed,
     since it may depend on the time. ``served`` tells the tokens served to a program in its window at a time,
-    ``pinned`` whether its context is pinned.
+    ``pinned`` whether its context is pinned, ``cached`` the blocks of a turn that the cache holds.
     """
 
     def __init__(
@@ -24,10 +24,12 @@ class WaitingQueue:
         engine: EngineShape,
         served: Callable[[str, int], int],
         pinned: Callable[[str], bool],
+        cached: Callable[[str], int],
     ) -> None:
         self._engine = engine
         self._served = served
         self._pinned = pinned
+        self._cached = cached
         self._calls: dict[str, QueuedCall] = {}
         self.use(policy)
 
@@ -74,11 +76,12 @@ class WaitingQueue:
         return (call.turn_id for call in self._policy.order(calls, self._engine, now_ns))
 
     def _refreshed(self, call: QueuedCall, now_ns: int) -> QueuedCall:
-        """The call with what has become of its program by now: a window or a pin may have ended while it waits."""
+        """The call with what has become of its program by now: its context may have been evicted while it waits."""
         tokens, pinned = self._served(call.program_id, now_ns), self._pinned(call.program_id)
-        if (tokens, pinned) == (call.served_tokens, call.pinned):
+        cached = self._cached(call.turn_id) if self._policy.asks_cached else 0
+        if (tokens, pinned, cached) == (call.served_tokens, call.pinned, call.cached_blocks):
             return call
-        return replace(call, served_tokens=tokens, pinned=pinned)
+        return replace(call, served_tokens=tokens, pinned=pinned, cached_blocks=cached)
 
 
 def _key(call: QueuedCall) -> _Key:

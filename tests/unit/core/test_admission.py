@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from made_facts import MadeFacts
 
 from controlplane.core.model.types import Pressure, seconds
@@ -13,13 +14,13 @@ KV = Pressure(kv_overloaded=True, programs_active=1)
 FULL = Pressure(kv_has_slack=False, programs_active=1000)
 
 
-def run(policy: Aimd, *pressures: Pressure, in_interval: int = 1) -> list[Window]:
+def run(policy: Aimd, *pressures: Pressure, in_interval: int = 1, facts: MadeFacts | None = None) -> list[Window]:
     """So many updates a control interval of a second; the first interval only begins it."""
     state, windows = policy.initial(), []
     for index, pressure in enumerate(pressures):
         ends_ns = seconds(101 + index // in_interval)
         pressure = replace(pressure, interval_ends_ns=ends_ns)
-        state, window = policy.update(state, MadeFacts(), pressure, ends_ns - 1)
+        state, window = policy.update(state, facts or MadeFacts(), pressure, ends_ns - 1)
         windows.append(window)
     return windows
 
@@ -70,3 +71,25 @@ def test_as_printed_w_kv_counts_who_fits_by_what_waits_now() -> None:
     assert (window.limit, window.room_blocks, window.ahead_blocks) == (4, (), ())
     assert run(PRINTED, replace(pressure, kv_demand_blocks=1200))[0].limit == 2, "nobody else gets in"
     assert run(PRINTED, replace(pressure, kv_total_blocks=0))[0].limit == 8
+
+
+@pytest.mark.parametrize(
+    ("demand", "more"),
+    [(0, 10), (500, 5), (600, 3), (750, 1), (900, 0), (1200, 0)],  # (1000 - demand)^2 / 500 below half, over 100
+)
+def test_a_soft_w_kv_lets_fewer_in_the_less_is_left(demand: int, more: int) -> None:
+    soft = Aimd(forecast=False, kv_soft=0.5, window_initial=100)
+    pressure = Pressure(
+        programs_active=2, kv_total_blocks=1000, kv_demand_blocks=demand, queue_length=9, queued_blocks_mean=100
+    )
+    assert run(soft, pressure)[0].limit == 2 + more
+
+
+def test_turns_that_take_many_times_as_long_as_alone_are_overload_where_that_is_asked() -> None:
+    policy = Aimd(slowdown_high=4.0)
+    usual, slow = MadeFacts(marginal_throughput=0.26), MadeFacts(marginal_throughput=0.25)
+    one = replace(HEALTHY, programs_active=8)
+    assert [w.window for w in run(policy, one, one, facts=usual)] == [8.0, 9.0]
+    cut = run(policy, one, one, facts=slow)[-1]
+    assert (round(cut.window, 2), cut.reason) == (5.6, "gpu overloaded: x0.7")
+    assert run(Aimd(), one, one, facts=slow)[-1].window == 9.0

@@ -11,6 +11,7 @@ from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.lifecycle import Trigger
 from controlplane.core.model.types import Pressure, QueuedProgram, Status, seconds
+from controlplane.core.policies.admission.aimd import Aimd
 from controlplane.core.policies.packing.least_left import LeastLeft
 from controlplane.core.policies.packing.pressure_aware import PressureAware
 from controlplane.core.policies.presets import PRESETS
@@ -125,6 +126,16 @@ def test_the_valve_stays_shut_while_a_turn_runs() -> None:
     d.finish("holder", "holder.2")
     assert d.admitted(after_s=0.9) == []
     assert d.admitted(after_s=0.1) == ["a"]
+
+
+def test_nobody_goes_beyond_a_strict_limit_however_long_the_engine_is_idle() -> None:
+    d = Driver(replace(fixed(1), admission=Aimd(window_initial=1, window_max=1, strict=True)))
+    d.run_turn("holder")
+    d.start_tool("holder")
+    d.ask("a")
+    assert d.admitted(after_s=100) == []
+    d.end("holder")
+    assert d.admitted() == ["a"]
 
 
 class LastFirstDouble(LeastLeft):

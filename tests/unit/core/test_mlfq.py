@@ -12,12 +12,13 @@ ENGINE = EngineShape(pool_blocks=6400, block_tokens=16, chunk_tokens=1000)
 MLFQ = Mlfq()
 
 
-def call(name: str, *, at_s: float = 0, blocks: int = 1, served: int = 0) -> QueuedCall:
+def call(name: str, *, at_s: float = 0, blocks: int = 1, served: int = 0, cached: int = 0) -> QueuedCall:
     return QueuedCall(
         turn_id=name,
         program_id=name,
         queued_at_ns=seconds(at_s),
         footprint_blocks=blocks,
+        cached_blocks=cached,
         served_tokens=served,
     )
 
@@ -74,6 +75,12 @@ def test_by_default_every_call_rises_to_the_top_in_the_end() -> None:
     calls = [call("waits", at_s=0, blocks=1601), call("fresh", at_s=29, blocks=1)]
     assert order(calls, now_s=29) == ["fresh", "waits"]
     assert order(calls, now_s=30) == ["waits", "fresh"]
+
+
+def test_what_a_call_finds_cached_is_no_part_of_a_cold_footprint() -> None:
+    calls = [call("small", blocks=101), call("warm", blocks=1601, cached=1550), call("lost", blocks=1601)]
+    assert order(calls, policy=Mlfq(cold=True)) == ["warm", "small", "lost"]
+    assert order(calls) == ["small", "lost", "warm"], "of one level by name"
 
 
 def test_a_golden_example() -> None:

@@ -35,6 +35,8 @@ REFUSED: dict[type, dict[str, tuple[Any, ...]]] = {
         "window_max": (0.5,),
         "window_initial": (0.5, 5000),
         "kv_high": (0,),
+        "kv_soft": (-0.1, 1.1),
+        "slowdown_high": (-1.0, INF),
     },
     Capacity: {"watermark_high": (0.0,), "watermark_low": (1.01,), "interval_s": (-1.0,)},
     Concur: {"beta": (1.0,), "window_initial": (0.5,)},

@@ -19,7 +19,7 @@ from controlplane.core.policies.priority.mlfq import Mlfq
 from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.sglang import attached, scheduler_side
 from engine_hooks.sglang.attached import Attached
-from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE
+from engine_hooks.sglang.scheduler_side import CHUNKS, EVICTIONS, PRIORITY, RELEASE, RETRACTION
 from engine_hooks.sglang.targets import SCHEDULER
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
@@ -52,6 +52,7 @@ class Engine:
         sglang.set(EVICTIONS[0], lambda tree, params: self._called(params, self.evict_result))
         sglang.set(CHUNKS[0], lambda adder, req, **sizes: self._called(sizes, self.verdict))
         sglang.set(CHUNKS[1], lambda budget, chunk_limit: self._called(chunk_limit, self.limit))
+        sglang.set(RETRACTION, lambda reqs: self._called(reqs, list(range(len(reqs)))[::-1]))
         self.scheduler = SchedulerDouble()
         self.view = ViewDouble(self.scheduler)
         self.sent = emitted(monkeypatch)
@@ -372,6 +373,13 @@ def test_a_failing_order_of_ours_leaves_the_engines(engine: Engine) -> None:
     engine.call(PRIORITY, "policy", queue)
     assert queue == before
     assert engine.side.guard.failures["calc_priority"] == 1
+
+
+def test_running_requests_are_retracted_by_level_and_size_where_the_policy_says_so(engine: Engine) -> None:
+    """The last of the order goes first; the pool has 6,400 tokens, so 150, 500 and 3,000 have levels 1, 2, 3."""
+    running = [RequestDouble("a", 3000), RequestDouble("b", 150), RequestDouble("c", 500), RequestDouble("d", 520)]
+    assert engine.call(RETRACTION, running) == [3, 2, 1, 0], "the engine's own"
+    assert engine.steered().call(RETRACTION, running) == [1, 2, 3, 0]
 
 
 def test_prefilled_and_decoded_tokens_count_as_service(engine: Engine) -> None:

@@ -154,6 +154,15 @@ def test_requests_that_nobody_named_or_follows_stay_in_the_queue_in_their_order(
     assert [request.rid for request in queue] == ["z", "y", "x", "named"]
 
 
+def test_what_is_remembered_of_a_context_makes_a_call_small() -> None:
+    scene = Scene(EnginePolicies(priority=Mlfq(cold=True)))
+    scene.cache("warm", 2900)
+    queue = [RequestDouble("new", 150), RequestDouble("warm", 2950), RequestDouble("cold", 2950)]
+    assert scene.order(queue) == ["warm", "new", "cold"]
+    scene.contexts.note_gone("warm")
+    assert scene.order(queue) == ["new", "cold", "warm"]
+
+
 def test_the_engines_own_order_is_left_as_it_is_and_nobody_is_lost() -> None:
     queue = [RequestDouble("d", 5000), RequestDouble("c", 1), RequestDouble("b", 9), RequestDouble("a", 1)]
     assert Scene(None).order(queue, {"a": 1, "b": 2}) == ["d", "c", "b", "a"]

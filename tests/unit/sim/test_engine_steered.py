@@ -58,6 +58,27 @@ def test_a_small_call_overtakes_a_large_one_that_found_no_room(priority: Any, ov
     assert sorted(early | ends(finish(model))) == ["large", "runs", "small"]
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_running_call_of_the_lowest_level_is_retracted_where_the_policy_says_so(aligned: bool) -> None:
+    """Both have come to the last level: the larger goes. Else it is the newest."""
+    model = engine(pool_blocks=200, priority=Mlfq(), memory=Opportunistic(aligned=aligned))
+    model.submit(call("old", 100, 2500), 0)
+    events = model.advance(900 * US)  # the reserve for old's output has decayed by now
+    model.submit(call("new", 100, 1500), 900 * US)
+    events += finish(model)
+    assert model.pool_sample(10**9).retractions == 1
+    ended = ends(events)
+    assert min(ended, key=lambda name: ended[name].at_ns) == ("new" if aligned else "old")
+
+
+def test_a_call_that_returns_to_its_cached_context_goes_before_one_that_has_none() -> None:
+    for policy, expected in ((Mlfq(cold=True), ["runs", "warm", "cold"]), (Mlfq(), ["runs", "cold", "warm"])):
+        model = engine(max_running=1, priority=policy)
+        run(model, "before", 640, program="warm")
+        queued_behind(model, [call("cold", 500), call("warm", 660, program="warm", reusable_tokens=640)])
+        assert list(first(finish(model))) == expected, policy
+
+
 # The size of a chunk
 
 

@@ -269,6 +269,18 @@ def test_pins_go_for_a_turn_that_would_wait_for_ever_and_the_queue_follows_the_p
     assert [request.request_id for request in engine.scheduler.running] == ["small", "large"]
 
 
+def test_who_is_preempted_first_is_the_policys_choice_where_room_runs_out(engine: Engine) -> None:
+    """vLLM preempts the last that runs."""
+    running = [RequestDouble("large", " ".join("abcdefgh")), RequestDouble("small", "s")]
+    engine.steered()
+    engine.scheduler.max_num_scheduled_tokens, engine.scheduler.running = 4 * BLOCK_TOKENS, list(running)
+    engine.attached.step_begins()
+    assert engine.scheduler.running == running, "there is room"
+    engine.scheduler.pool.get_new_blocks(12)
+    engine.attached.step_begins()
+    assert engine.scheduler.running == running[::-1]
+
+
 def test_where_nothing_can_be_evicted_the_contexts_are_looked_at_once_a_step(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

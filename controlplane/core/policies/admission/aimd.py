@@ -35,6 +35,10 @@ class Aimd:
     slow_start: bool = False  # it doubles until it is cut for the first time, as TCP's does (ADR 0003)
     compute: bool = False  # what the forecast may fill and exceed falls as computing saturates (ADR 0019)
     forecast: bool = True  # newcomers fit by what all will come to need (ADR 0005), not W_kv by their number
+    # What belongs to the law as it is printed, beside ``forecast`` false.
+    kv_soft: float = 0.0  # with less of the pool left W_kv lets in progressively fewer (MARS §4.2); 0: all that fit
+    slowdown_high: float = 0.0  # turns that take so many times as long as alone are overload (§4.2); 0: never
+    strict: bool = False  # nobody is let in beyond the limit, however long the engine is idle (lines 24-25)
 
     def __post_init__(self) -> None:
         require("alpha", self.alpha, low=0, high=1000, ends="(]")
@@ -42,6 +46,8 @@ class Aimd:
         require_windows(self.window_initial, self.window_min, self.window_max)
         require("kv_high", self.kv_high, low=0, high=2, ends="(]")
         require("waste", self.waste, low=0, high=1)
+        require("kv_soft", self.kv_soft, low=0, high=1)
+        require("slowdown_high", self.slowdown_high, low=0, high=1000)
 
     def initial(self) -> SteppedWindow:
         return SteppedWindow(window=self.window_initial)
@@ -56,13 +62,14 @@ class Aimd:
         if state.interval_ends_ns == NEVER:
             state = replace(state, interval_ends_ns=interval_ends_ns)
         elif state.interval_ends_ns != interval_ends_ns:  # Algorithm 1, line 13
-            window, why = self._step(state, pressure)
+            window, why = self._step(state, facts, pressure)
             was_cut = state.was_cut or window < state.window
             state = SteppedWindow(window=window, interval_ends_ns=interval_ends_ns, was_cut=was_cut)
         cpu = cpu_cap(pressure, always=not self.evidence)
-        kv = NO_CAP if self.forecast else kv_cap(pressure)
+        kv = NO_CAP if self.forecast else kv_cap(pressure, self.kv_soft)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
-        decided = Window(limit=limit, window=state.window, reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why)
+        why = f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why
+        decided = Window(limit=limit, window=state.window, reason=why, strict=self.strict)
         if not pressure.kv_total_blocks or not self.forecast:
             return state, decided  # nothing is known of the pool, or it is in W_kv
         each = rooms(pressure) if pressure.queue_length else ()  # of very many engines they take a while to tell
@@ -80,12 +87,11 @@ class Aimd:
             returning_blocks=now / 2 * pressure.kv_total_blocks / len(each) if each else 0.0,
         )
 
-    def _step(self, state: SteppedWindow, pressure: Pressure) -> tuple[float, str]:
+    def _step(self, state: SteppedWindow, facts: Estimates, pressure: Pressure) -> tuple[float, str]:
         window = state.window
-        if pressure.cpu_overloaded or pressure.kv_overloaded:  # line 14
-            sides = "+".join(
-                side for side, over in (("cpu", pressure.cpu_overloaded), ("kv", pressure.kv_overloaded)) if over
-            )
+        slow = bool(self.slowdown_high) and facts.marginal_throughput * self.slowdown_high <= 1.0
+        signs = (("cpu", pressure.cpu_overloaded), ("kv", pressure.kv_overloaded), ("gpu", slow))
+        if sides := "+".join(side for side, over in signs if over):  # line 14
             if self.one_cut and pressure.programs_active > floor(window):  # ours: see the module's docstring
                 return window, f"{sides} overloaded: the last cut has yet to tell"
             return max(self.window_min, window * self.beta), f"{sides} overloaded: x{self.beta:g}"

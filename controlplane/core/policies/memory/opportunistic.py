@@ -14,7 +14,10 @@ from controlplane.core.policies.protocols import Fit, ResidentView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opportunistic(YieldingPins):
-    """``aligned`` false: victims go least recently used first. ``shrink`` false: a chunk keeps its size."""
+    """``aligned`` false: contexts go least recently used first, running victims as the engine chooses.
+
+    ``shrink`` false: a chunk keeps its size.
+    """
 
     shrink: bool = True
     aligned: bool = True
@@ -22,6 +25,10 @@ class Opportunistic(YieldingPins):
     @property
     def shrinks(self) -> bool:
         return self.shrink
+
+    @property
+    def retracts_by_level(self) -> bool:
+        return self.aligned
 
     def fit(
         self,

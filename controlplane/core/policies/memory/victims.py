@@ -24,6 +24,10 @@ class YieldingPins(MemoryPolicy):
     def pin_budget_ratio(self) -> float:
         return PIN_BUDGET_RATIO
 
+    @property
+    def retracts_by_level(self) -> bool:
+        return False
+
     def unpin(self, pins: Sequence[Pinned], shortfall_blocks: int, stuck: bool) -> Sequence[str]:
         return unpin_until(pins, shortfall_blocks, key=lambda pin: pin.until_ns)
 

@@ -21,6 +21,8 @@ class Mlfq(PriorityPolicy):
     ``quota_chunks``: prefill chunks' worth of tokens that level 0 serves a program in ``window_s``; each lower
     level serves twice as much. Whoever has used a level's quota up stands one lower.
     ``promote_s``: each such time that a call waits raises it one level, ``promotions`` times at most.
+    ``cold``: a call's footprint is what it has yet to take of the pool, so that one that returns to its cached
+    context is as small as what is new in its prompt.
     """
 
     shares: tuple[float, ...] = (1 / 64, 1 / 16, 1 / 4)
@@ -28,6 +30,7 @@ class Mlfq(PriorityPolicy):
     window_s: float = 60.0
     promote_s: float = 10.0
     promotions: int = 3
+    cold: bool = False
 
     def __post_init__(self) -> None:
         if not self.shares or list(self.shares) != sorted(set(self.shares)):
@@ -43,12 +46,17 @@ class Mlfq(PriorityPolicy):
     def window_ns(self) -> int:
         return seconds(self.window_s)
 
+    @property
+    def asks_cached(self) -> bool:
+        return self.cold
+
     def order(self, calls: Sequence[QueuedCall], engine: EngineShape, now_ns: int) -> Sequence[QueuedCall]:
         promote_ns = max(1, seconds(self.promote_s))
 
         def key(call: QueuedCall) -> tuple[int, int, str]:
             risen = min(self.promotions, max(0, now_ns - call.queued_at_ns) // promote_ns)
-            level = max(0, self.level(call.footprint_blocks, call.served_tokens, engine) - risen)
+            footprint_blocks = call.footprint_blocks - (call.cached_blocks if self.cold else 0)
+            level = max(0, self.level(footprint_blocks, call.served_tokens, engine) - risen)
             return (level, call.queued_at_ns, call.turn_id)
 
         return sorted(calls, key=key)
