@@ -15,6 +15,7 @@ from controlplane.core.model.commands import Admit, Place, Retain
 from controlplane.core.model.events import CommandApplied, Event, TurnQueued
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
+from controlplane.wire.heartbeat import Heartbeat
 from engine_hooks.engine.board import VARIABLE as BOARD
 from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.sglang import plugin, scheduler_side
@@ -24,15 +25,9 @@ from engine_hooks.sglang.targets import GENERATE, TERMINATE
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
 
-class Beat:
-    """A heartbeat of the daemon."""
-
-    boot_id = "boot"
-    lease_ttl_ns = 5_000_000_000
-    limit = 1
-    draining = False
-    command_id = 0
-    fence = 0
+def beat() -> Heartbeat:
+    """The daemon lives, and lets one in."""
+    return Heartbeat(node="n", boot_id="boot", lease_ttl_ns=5_000_000_000, limit=1, window=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +202,7 @@ async def test_a_probe_serves_its_health_and_nothing_else(
 async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
     side, app, sent = started(sglang)
     await health(app)
-    side._inbox.post(Beat())
+    side._inbox.post(beat())
     await asyncio.sleep(0)
     exchange = Exchange(app, "/v1/completions")
     await until(lambda: any(isinstance(event, TurnQueued) for event in sent))
@@ -226,7 +221,7 @@ async def test_turns_of_a_server_with_ranks_go_where_the_daemon_said(sglang: Sgl
     told = await health(app)
     ranks = ["local/engine-30000-dp0", "local/engine-30000-dp1"]
     assert told["schedulers"] == dict.fromkeys(ranks)
-    side._inbox.post(Beat())
+    side._inbox.post(beat())
     side._inbox.post(Place(command_id=1, program_id="p", replica=ranks[1]))
     side._inbox.post(Place(command_id=2, program_id="p", replica="local/engine-30001-dp0"))
     side._inbox.post(Admit(command_id=3, program_id="p"))
@@ -247,7 +242,7 @@ async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangD
     exchange = Exchange(app, "/generate")
     await exchange.task
     assert exchange.status == 200
-    side._inbox.post(Beat())
+    side._inbox.post(beat())
     await asyncio.sleep(0)
     held = Exchange(app, "/generate")
     await until(lambda: any(isinstance(event, TurnQueued) for event in sent))

@@ -28,6 +28,7 @@ class Halving:
     shrinks = True
     pins_outlast_waits = False
     pin_budget_ratio = 0.5
+    retracts_by_level = False
 
     def unpin(self, pins: Any, shortfall_blocks: int, stuck: bool) -> list[str]:
         return [pin.program_id for pin in pins]
