@@ -86,21 +86,25 @@ class Programs:
     # What the next tick has to look at; kept because a snapshot may be taken before that tick.
     askers: dict[str, None] = persisted(dict)  # roots that hold a slot and have held turns
     changed: dict[str, None] = persisted(dict)  # programs that began to act, or to wait for a child
+    # In the order in which they became so: a restored daemon looks at them in the same.
+    active: dict[str, None] = persisted(dict)
+    dormant: dict[str, None] = persisted(dict)  # they neither hold a slot nor ask for one
 
     accounts: Accounts = field(default_factory=Accounts)
     slots_for_children: bool = False  # sub-agents that come from now on have slots of their own
-    active: dict[str, None] = field(default_factory=dict)
-    dormant: dict[str, None] = field(default_factory=dict)  # they neither hold a slot nor ask for one
     children: dict[str, dict[str, None]] = field(default_factory=dict)  # by root, for roots that have any
     accused: Index = field(default_factory=Index)  # quarantined ones, by the publisher whose state clears them
     charges: Charges = field(default_factory=Charges)
 
     def __post_init__(self) -> None:
+        is_active = {name: program.status is Status.ACTIVE for name, program in self.by_name.items()}
+        is_dormant = {
+            name: not is_active[name] and program.status is not Status.ENDED and name not in self.queue
+            for name, program in self.by_name.items()
+        }
+        self.active = {name: None for name in (*self.active, *self.by_name) if is_active.get(name)}
+        self.dormant = {name: None for name in (*self.dormant, *self.by_name) if is_dormant.get(name)}
         for name, program in self.by_name.items():
-            if program.status is Status.ACTIVE:
-                self.active[name] = None
-            elif program.status is not Status.ENDED and name not in self.queue:
-                self.dormant[name] = None
             if program.parent_id:
                 self.children.setdefault(program.root_id, {})[name] = None
             if program.quarantined:
