@@ -1,7 +1,7 @@
 """What silence means."""
 
 import pytest
-from support.core_driver import Driver, fixed, of
+from support.core_driver import Driver, fixed, of, recounted
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
@@ -118,3 +118,16 @@ def test_a_program_that_comes_back_before_it_was_told_keeps_its_slot() -> None:
     d.controller.receive(ev.TurnSubmitted(program_id="a", turn_id="again", projected_blocks=1), d.now_ns)
     assert [c for c in d.controller.tick(d.now_ns) if isinstance(c, cmd.Pause)] == []
     assert d.program("a").status is Status.ACTIVE
+
+
+def test_who_is_looked_at_first_is_after_a_restart() -> None:
+    """Records are in the order in which programs were first told of; slots were given in another."""
+    d = Driver(fixed(2))
+    for name in ("a", "b"):
+        d.run_turn(name)
+    d.end("a")
+    d.ask("a", "again")
+    d.tick()
+    programs, again = d.ledger.programs, recounted(d.ledger).programs
+    assert list(programs.by_name) == ["a", "b"]
+    assert list(again.active) == list(programs.active) == ["b", "a"]
