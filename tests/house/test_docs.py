@@ -37,6 +37,7 @@ STANDS = {
     "docs/reference/benchmarks.md: not measured": "the same",
     "CHANGELOG.md: not yet": "the heading of what the release is without",
     "CHANGELOG.md: not measured": _NULL,
+    "docs/explanation/features.md: nothing was measured": "what its dash means",
     "docs/how-to/deploy.md: never been started": "it says with what the files were checked instead",
     "docs/how-to/replay-a-trace.md: not measured": _NULL,
     "docs/papers.md: not implemented": "what of the papers has no code; the tables beside it name what has",
