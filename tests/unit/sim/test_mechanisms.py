@@ -16,7 +16,7 @@ from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.simulate import simulate
 from controlplane.lab.workload.arrivals import Poisson
 
-HOSTS = ((), ("dram:200000:50",))
+HOSTS = ((), ("dram:400000:50",))
 BY_COMMAND = {
     cmd.Retain: Mechanism.PIN,
     cmd.Demote: Mechanism.SWAP,
@@ -92,12 +92,12 @@ class Seen:
 
 
 def seen_of(name: str, tiers: tuple[str, ...]) -> Counter[Mechanism]:
-    """How often each was seen in a run in which thirty programs want the room of three."""
+    """How often each was seen in a run in which sixty programs want the room of six."""
     seen, preset = Seen(), PRESETS[name]
     asked = Experiment(
-        workload=Workload(trace="synthetic:swe-bench", programs=30),
-        hardware=Hardware(pool_tokens=30_000, tiers=tiers),
-        arrival=Poisson(1.0),
+        workload=Workload(trace="synthetic:swe-bench", programs=60),
+        hardware=Hardware(pool_tokens=60_000, tiers=tiers),
+        arrival=Poisson(2.0),
         preset=replace(
             preset,
             packing=Spied(preset.packing, "order", seen.packs),  # type: ignore[arg-type]
