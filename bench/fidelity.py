@@ -3,7 +3,8 @@
     python bench/fidelity.py [F1 F2 ...] [--jobs 2]
 
 ``fidelity.toml`` declares the runs. A row is the mean over seeds: JCT and TTFT in s, shares of prompt tokens, T (of
-returns to an evicted context) as it is at the end, over how many returns, and commands by kind.
+returns to an evicted context) as it is at the end, over how many returns, the mean number of turns that wait in the
+engine, turns retracted there, and commands by kind.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 
 from controlplane.core.model import commands as cmd
+from controlplane.core.model import events as ev
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.scheduling.controller import Controller
 from controlplane.lab.simulate import simulate
@@ -26,7 +28,7 @@ from controlplane.lab.sweep.spec import Cell, SweepSpec, cells, experiment
 
 TABLES = Path(__file__).with_suffix(".toml")
 SHOWN = (cmd.Retain, cmd.Demote, cmd.Discard, cmd.Prefetch, cmd.Pause)
-HEAD = "     JCT      p95    TTFT   hits  loaded  tok/s  steps/min      T   over  commands"
+HEAD = "     JCT      p95    TTFT   hits  loaded  tok/s  steps/min      T   over  wait  retr  commands"
 Run = tuple[tuple[float, ...], Counter[type[cmd.Command]]]
 
 
@@ -46,9 +48,14 @@ class Counting(Controller):
                     self.counts[type(command)] += 1
         return decided
 
+    def receive(self, event: ev.Event, now_ns: int) -> None:
+        super().receive(event, now_ns)
+        if isinstance(event, ev.FirstToken):
+            self.waited_ns += event.launch_delay_ns
+
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.paused, self.counts = set[str](), Counter[type[cmd.Command]]()
+        self.paused, self.counts, self.waited_ns = set[str](), Counter[type[cmd.Command]](), 0
 
 
 def run(spec: SweepSpec, cell: Cell) -> Run:
@@ -63,18 +70,21 @@ def run(spec: SweepSpec, cell: Cell) -> Run:
     delay = decides[0].ledger.estimates.eviction_delay
     figures = s.jct_mean_s, s.jct_p95_s, s.ttft_mean_s, s.cache_hit_ratio, s.loaded_ratio
     rates = s.output_tokens_per_s, s.steps_per_min
-    return (*(each or 0.0 for each in (*figures, *rates)), delay.value / 1e9, delay.count), decides[0].counts
+    learned = delay.value / 1e9, delay.count
+    waiting = decides[0].waited_ns / 1e9 / s.makespan_s  # Little's law
+    return (*(each or 0.0 for each in (*figures, *rates)), *learned, waiting, s.retractions), decides[0].counts
 
 
 def line(seeds: list[Run]) -> str:
     """The mean of some seeds."""
     figures, counts = zip(*seeds, strict=True)
-    jct, p95, ttft, hits, loaded, tokens, steps, t, over = map(statistics.fmean, zip(*figures, strict=True))
+    means = map(statistics.fmean, zip(*figures, strict=True))
+    jct, p95, ttft, hits, loaded, tokens, steps, t, over, wait, retracted = means
     total = sum(counts, Counter[type[cmd.Command]]())
     commands = ", ".join(f"{total[kind] / len(seeds):.0f} {kind.__name__}" for kind in SHOWN if total[kind])
     return (
         f"{jct:8.1f}{p95:9.1f}{ttft:8.2f}{hits:7.1%}{loaded:8.1%}{tokens:7.0f}{steps:11.1f}{t:7.2f}{over:7.0f}"
-        f"  {commands or '-'}"
+        f"{wait:6.1f}{retracted:6.1f}  {commands or '-'}"
     )
 
 

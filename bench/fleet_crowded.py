@@ -27,9 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
-import nats
-
 from controlplane.core.model.commands import Pause, Place
+from controlplane.fleet.connection import connected
 from controlplane.fleet.registry import registry
 from controlplane.fleet.roster import Standing
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
@@ -37,7 +36,6 @@ from controlplane.lab.load.options import ReplayOptions
 from controlplane.lab.load.replay import replay
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize
-from controlplane.transport.nats_options import nats_options
 from controlplane.transport.subjects import command_subject
 from controlplane.wire.codec import decode_commands
 
@@ -75,7 +73,7 @@ class Watch:
             self._loop.close()
 
     async def _watch(self) -> None:
-        client = await nats.connect(**nats_options(self._url))
+        client = await connected(self._url, "bench")
         try:
             await client.subscribe(command_subject(FLEET), cb=self._hear)
             await self._stand(Standing.DRAINING)

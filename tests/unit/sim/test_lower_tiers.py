@@ -1,6 +1,7 @@
 """KV memory below the device: what goes there, what comes back, what that costs, and whose copies make room."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -186,17 +187,19 @@ def test_a_call_whose_context_lies_below_does_not_begin_in_part(lies_below: bool
     assert model.pool_sample(now_ns + 200_000).turns_waiting == (1 if lies_below else 0)
 
 
-def test_labels_decide_who_is_evicted_and_whose_copy_stays() -> None:
+@pytest.mark.parametrize("key", [lambda name: name, lambda name: context_key(name, 1)])
+def test_labels_decide_who_is_evicted_and_whose_copy_stays(key: Callable[[str], str]) -> None:
+    """Of a program's only context, which has its name, and of one of several."""
     model = engine(20, (TierSpec(name="dram", tokens=160, gb_per_s=10.0),), memory=Typed())
     for name in ("old", "idle"):
-        run(model, name, 160)
+        run(model, name, 160, context=key(name))
     model.label("idle", "idle")
-    run(model, "new", 160)
-    assert model.cache.find("idle") is None
-    assert model.cache.find("old") is not None
-    assert model.cache.below.holds("idle")
+    run(model, "new", 160, context=key("new"))
+    assert model.cache.find(key("idle")) is None
+    assert model.cache.find(key("old")) is not None
+    assert model.cache.below.holds(key("idle"))
     model.demote("old")
-    assert not model.cache.below.holds("old"), "the idle one's copy does not make room for a busy one's"
+    assert not model.cache.below.holds(key("old")), "the idle one's copy does not make room for a busy one's"
 
 
 def test_a_copy_of_a_program_that_ended_makes_room_for_the_living() -> None:
