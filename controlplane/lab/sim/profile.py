@@ -88,7 +88,8 @@ class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_u
     """A roofline of a device and a model; the default model is Llama-3.1-8B in bf16.
 
     All ``parameters`` lie in memory. A token computes with the active ones; a decode step reads all, since each of
-    tens of sequences picks experts of its own.
+    tens of sequences picks experts of its own. ``devices``: of a tensor-parallel group, which share weights, KV and
+    work; each layer adds up what they computed twice, over the link.
     """
 
     name: str
@@ -109,7 +110,11 @@ class AnalyticProfile(msgspec.Struct, tag_field="kind", tag="analytic", forbid_u
     kv_heads: _Count = 8
     head_dim: _Count = 128
     bytes_per_value: _Count = 2
+    bytes_per_parameter: _NotNegative = 0.0  # of quantized weights; 0: as any value
     max_context_tokens: _Count = 131072
+    devices: _Count = 1
+    link_bytes_per_s: _Positive = 450e9  # from each device, NVLink's fourth generation; asked with several devices
+    link_us: _NotNegative = 10.0  # before the first byte of a sum arrives
 
 
 def list_profiles() -> Mapping[str, str]:
@@ -192,29 +197,41 @@ def _analytic(data: AnalyticProfile) -> Profile:
             f"$.active_parameters: expected at most {data.parameters:g}, got {data.active_parameters:g}"
         )
     active = data.active_parameters or data.parameters
-    linear_flops = 2 * active
+    flops_per_s, memory_bytes_per_s, memory_bytes = (
+        each * data.devices for each in (data.flops_per_s, data.memory_bytes_per_s, data.memory_bytes)
+    )
     # Causal attention: 4 * layers * hidden * context per token, half of it up to a length n in all.
     attention_flops = 2 * data.layers * data.hidden
-    weight_bytes = data.parameters * data.bytes_per_value
+    weight_bytes = data.parameters * (data.bytes_per_parameter or data.bytes_per_value)
     token_bytes = 2 * data.layers * data.kv_heads * data.head_dim * data.bytes_per_value
-    bytes_per_s = data.memory_bytes_per_s * data.bandwidth_efficiency_ratio
-    linear_ns = 1e9 * linear_flops / (data.flops_per_s * data.linear_efficiency_ratio)
-    attention_ns = 1e9 * attention_flops / (data.flops_per_s * data.attention_efficiency_ratio)
-    pool_tokens = int((data.memory_bytes * data.memory_use_ratio - weight_bytes) / token_bytes)
+    bytes_per_s = memory_bytes_per_s * data.bandwidth_efficiency_ratio
+    sum_us, sum_ns = _sums(data)
+    linear_ns = 1e9 * 2 * active / (flops_per_s * data.linear_efficiency_ratio) + sum_ns
+    attention_ns = 1e9 * attention_flops / (flops_per_s * data.attention_efficiency_ratio)
+    pool_tokens = int((memory_bytes * data.memory_use_ratio - weight_bytes) / token_bytes)
     if pool_tokens < 1:
         raise ConfigError(
-            f"$.memory_bytes: expected room for {weight_bytes:g} bytes of weights, got {data.memory_bytes:g}"
+            f"$.memory_bytes: expected room for {weight_bytes:g} bytes of weights, got {memory_bytes:g}"
         )
     return Profile(
         name=data.name,
         source=data.source,
         prefill_tokens=_ANALYTIC_TOKENS,
         prefill_cumulative_ns=tuple(round(linear_ns * n + attention_ns * n * n) for n in _ANALYTIC_TOKENS),
-        step_overhead_ns=round(data.step_overhead_us * 1e3),
-        decode_base_ps=round(1e12 * weight_bytes / bytes_per_s),
-        decode_sequence_ps=round(data.sequence_us * 1e6),
+        step_overhead_ns=round((data.step_overhead_us + sum_us) * 1e3),
+        decode_base_ps=round(1e12 * weight_bytes / bytes_per_s + sum_us * 1e6),
+        decode_sequence_ps=round(data.sequence_us * 1e6 + sum_ns * 1e3),
         decode_context_ps=round(1e12 * token_bytes / bytes_per_s),
         kv_pool_tokens=pool_tokens,
         max_context_tokens=data.max_context_tokens,
         kv_bytes_per_token=token_bytes,
     )
+
+
+def _sums(data: AnalyticProfile) -> tuple[float, float]:
+    """What adding up costs: us a step, and ns a token. Each of n devices sends 2 (n - 1) / n of what is added."""
+    if data.devices == 1:
+        return 0.0, 0.0
+    sums = 2 * data.layers
+    sent_bytes = sums * data.hidden * data.bytes_per_value * 2 * (data.devices - 1) / data.devices
+    return sums * data.link_us, 1e9 * sent_bytes / data.link_bytes_per_s

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import paper_tables
 import pytest
@@ -38,6 +39,14 @@ def test_the_agreement_counts_what_the_paper_orders() -> None:
     assert alike[0] == "  order: 4 of the paper's 4 pairs alike, 0 the other way round, the others within 1%"
     assert "  mean JCT along JPS, caching off: up there, up here" in alike
     assert "  caching off beside caching on: -96.30 to -96.30 points of hits" in alike[-1]
+    assert "  mean JCT: +0 to +0% off the paper's, median +0%, MAPE 0%" in alike
+    half = {
+        series: [replace(cell, mean=cell.mean / 2, hits=cell.hits - 0.01) for cell in cells]
+        for series, cells in study.theirs.items()
+    }
+    off = paper_tables.agreement(study, half)
+    assert "  mean JCT: -50 to -50% off the paper's, median -50%, MAPE 50%" in off
+    assert "  hits: -1.0 to -1.0 points off the paper's, median -1.0" in off
     turned = dict(zip(study.theirs, reversed(study.theirs.values()), strict=True))
     against = paper_tables.agreement(study, turned)
     assert "0 of the paper's 4 pairs alike, 4 the other way round" in against[0]

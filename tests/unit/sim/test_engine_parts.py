@@ -58,7 +58,9 @@ def test_turns_finish_in_order_and_may_leave() -> None:
 
 def test_every_built_in_profile_is_sound() -> None:
     profiles = list_profiles()
-    assert set(profiles) == {"b200", "b200-llama31-70b", "h100", "h200-llama31-8b", "rtx3090"}
+    assert {"b200-llama31-70b", "h100-llama31-70b-tp4", "h100-qwen3-coder-30b", "h100-gpt-oss-120b"} <= set(
+        profiles
+    )
     for name, source in profiles.items():
         profile = load_profile(name)
         assert profile.name == name
@@ -101,6 +103,27 @@ def test_of_a_mixture_of_experts_the_active_ones_compute_and_all_lie_in_memory(t
     assert load_profile(profile_file(tmp_path, active_parameters=0.0)) == dense
 
 
+def test_a_tensor_parallel_group_shares_memory_and_work_and_pays_for_its_sums(tmp_path: Path) -> None:
+    one, two = (load_profile(profile_file(tmp_path, devices=devices)) for devices in (1, 2))
+    weights, use = 2 * 8.03e9, 0.88
+    assert two.kv_pool_tokens == pytest.approx((2 * 80e9 * use - weights) / one.kv_bytes_per_token, abs=1)
+    sums_s = 2 * 32 * 10e-6  # of 32 layers
+    assert two.step_overhead_ns - one.step_overhead_ns == pytest.approx(1e9 * sums_s)
+    assert two.decode_base_ps == pytest.approx(one.decode_base_ps / 2 + 1e12 * sums_s)
+    assert one.decode_context_ps == pytest.approx(2 * two.decode_context_ps, abs=1)
+    sent_s = 2 * 32 * 4096 * 2 / 450e9  # a token
+    assert two.prefill_ns(0, 1024) == pytest.approx(one.prefill_ns(0, 1024) / 2 + 1024e9 * sent_s, rel=1e-3)
+
+
+def test_quantized_weights_leave_room(tmp_path: Path) -> None:
+    plain, quantized = (
+        load_profile(profile_file(tmp_path, bytes_per_parameter=bytes_each)) for bytes_each in (0.0, 0.5)
+    )
+    assert quantized.kv_pool_tokens - plain.kv_pool_tokens == pytest.approx(
+        1.5 * 8.03e9 / plain.kv_bytes_per_token, abs=1
+    )
+
+
 def test_only_a_named_publisher_counts() -> None:
     def numbers(publisher: Publisher) -> list[int]:
         return [publisher.stamp(7)["sequence"] for _ in range(2)]
@@ -133,15 +156,16 @@ def test_a_wrong_profile_file_is_explained(tmp_path: Path, of: str, changes: dic
     with pytest.raises(ConfigError, match=message) as error:
         load_profile(path)
     assert str(error.value).startswith(str(path))
-    with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, b200-llama31-70b, h100, h200"):
+    with pytest.raises(ConfigError, match="no file 'h300'; built in: b200, b200-llama31-70b, h100, "):
         load_profile("h300")
 
 
 def test_what_a_token_of_kv_takes_is_the_models_shape_and_may_be_unknown(tmp_path: Path) -> None:
-    """Llama-3.1-8B in bf16: keys and values of 32 layers (70B: 80), 8 heads of 128 values, 2 bytes each."""
+    """Keys and values of 2 bytes each; Llama-3.1-8B: of 32 layers, 8 heads of 128 values (70B: 80 layers)."""
+    other = {"70b": 80 * 8 * 128, "70b-tp4": 80 * 8 * 128, "30b": 48 * 4 * 128, "120b": 18 * 8 * 64}
     for name in list_profiles():
-        layers = 80 if name.endswith("70b") else 32
-        assert load_profile(name).kv_bytes_per_token == 2 * layers * 8 * 128 * 2
+        values = next((each for model, each in other.items() if name.endswith(model)), 32 * 8 * 128)
+        assert load_profile(name).kv_bytes_per_token == 2 * values * 2
     assert load_profile(profile_file(tmp_path, kv_heads=4)).kv_bytes_per_token == 2 * 32 * 4 * 128 * 2
     assert load_profile(profile_file(tmp_path, MEASURED, kv_bytes_per_token=None)).kv_bytes_per_token == 0
 
