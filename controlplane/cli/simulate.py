@@ -103,6 +103,14 @@ def simulate(
         ),
     ] = None,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            help="Seconds that a program waits for its first slot. Who would wait for longer is refused "
+            "as it comes, tries again, and gives up after a quarter of an hour. 0: all wait for ever.",
+        ),
+    ] = WORKLOAD.timeout_s,
     tenants: Annotated[
         str,
         typer.Option(

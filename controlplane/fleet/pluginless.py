@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from controlplane import clocks
+from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prompt_size import PromptSizes, sender_of
-from controlplane.core.estimators.workload import MovingAverage
 from controlplane.core.model.events import (
     Event,
     FirstToken,

@@ -34,6 +34,7 @@ from controlplane.gate.requests import (
     refusal_headers,
     refusal_problem,
     ticket_of,
+    timeout_from,
     turn_path,
 )
 from controlplane.gate.sizing import Prompt
@@ -45,8 +46,9 @@ _ARRIVED, _ASKED = b"x-penstock-arrived", b"x-penstock-asked"
 _ATTEMPT = b"x-envoy-attempt-count"
 _REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
 _NO_ENGINE = "no engine of the fleet serves now"
-_LONGEST_HOLD_MS = 3_600_000  # what Envoy is configured to grant; it ignores whoever asks for more
-_HOLD_MARGIN_MS = 60_000  # Envoy takes one such word for a message: in a crowd it is said before the body is read
+# What Envoy is configured to grant; it ignores whoever asks for more. The gate decides before that, and what has
+# begun waits for as long. Envoy takes one such word for a message: in a crowd it is said before the body is read.
+_LONGEST_HOLD_MS = 3_600_000
 _CROWD = 32  # a few milliseconds of work
 
 
@@ -88,12 +90,6 @@ class PickerContext:
     def is_crowded(self) -> bool:
         """Whether so many requests are being read that the last of them may wait for seconds."""
         return self.undecided - len(self.holding) > _CROWD
-
-    @property
-    def patience_ms(self) -> int:
-        """How long Envoy is to wait for a held turn: the gate decides before that."""
-        limits = self.gate.limits
-        return min(limits.hold_ns * 1000 // limits.wall_second_ns + _HOLD_MARGIN_MS, _LONGEST_HOLD_MS)
 
 
 class _Answered(Exception):
@@ -214,7 +210,7 @@ class RequestStream:
         if request.body_mode == BUFFERED:
             await self._context.write(messages.go_on("request_headers"))
             if self._picker.is_crowded:  # say so before the body, which costs far more, has its turn in the loop
-                await self._context.write(messages.more_time(self._picker.patience_ms))
+                await self._context.write(messages.more_time(_LONGEST_HOLD_MS))
         self._pieces = [] if encoding and request.body_mode == DUPLEX else None
         data = await self._picker.bodies.read(self._piece, encoding)
         self._body_read = True
@@ -241,6 +237,7 @@ class RequestStream:
             prompt=prompt,
             held_bytes=held_bytes,
             waited_ns=self._waited_ns(request),
+            timeout_s=timeout_from(request.headers),
         )
 
     def _waited_ns(self, request: Request) -> int:
@@ -287,7 +284,7 @@ class RequestStream:
             return entered
         self._picker.counters.held += 1
         if request.body_mode != DUPLEX:  # there Envoy waits without a limit
-            await self._context.write(messages.more_time(self._picker.patience_ms))
+            await self._context.write(messages.more_time(_LONGEST_HOLD_MS))
         self._task = asyncio.current_task()
         self._picker.holding.add(self)
         try:

@@ -72,6 +72,7 @@ class Gate:
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
         self._refusals_reported = dict.fromkeys(REFUSED, 0)
         self._running: dict[str, str] = {}  # turn id -> root id
+        self._served_ns = 0  # when a turn was let in last
         self._busy_programs = 0
         self._was_governed = False
         self._closed = False
@@ -94,7 +95,7 @@ class Gate:
         root_id = self._programs.root_id(ticket.program_id)
         program = self._programs.get(root_id)
         if program is not None and program.refused(now_ns, governed=mode is Mode.GOVERNED):
-            raise self._spent(ticket, program, now_ns, 0)
+            raise self._sent_away(ticket, program, now_ns, 0)
         if mode is Mode.PASSIVE:
             self.counters.passed_unseen += 1
             reason = "no daemon was ever seen"
@@ -353,6 +354,7 @@ class Gate:
 
     def _run(self, ticket: Ticket, program: RootProgram, now_ns: int) -> None:
         self._running[ticket.turn_id] = program.program_id
+        self._served_ns = now_ns
         if not ticket.anonymous:
             self._proofs.remember(ticket.program_id, ticket.turn_id)
         if program.running == 0:
@@ -367,7 +369,8 @@ class Gate:
         program = self._programs.use(root_id)
         program.held[ticket.turn_id] = None
         since_ns = now_ns - ticket.waited_ns
-        held = Held(ticket, root_id, since_ns, asyncio.get_running_loop().create_future())
+        deadline_ns = since_ns + self.limits.hold_ns
+        held = Held(ticket, root_id, since_ns, deadline_ns, asyncio.get_running_loop().create_future())
         self._holds.add(held, now_ns)
         self.counters.held += 1
         if self._look(now_ns) is Mode.GOVERNED:
@@ -406,7 +409,11 @@ class Gate:
 
     def _ask(self, held: Held, now_ns: int, *, urgent: bool) -> None:
         """Send TurnQueued; the same turn id again is a retry that keeps its place."""
-        ticket = held.ticket
+        ticket, program = held.ticket, self._programs.get(held.root_id)
+        waits_ns = self.limits.hold_ns
+        if ticket.timeout_s:
+            waits_ns = min(waits_ns, round(ticket.timeout_s * self.limits.wall_second_ns))
+        has_begun = program is not None and program.known
         self._holds.asked(held, now_ns)
         self._send(
             TurnQueued(
@@ -419,6 +426,7 @@ class Gate:
                 account=ticket.account,
                 budget_turns=ticket.budget_turns,
                 budget_kv_token_s=ticket.budget_kv_token_s,
+                timeout_ns=0 if has_begun else max(1, held.since_ns + waits_ns - now_ns),
             ),
             urgent,
         )
@@ -457,9 +465,12 @@ class Gate:
 
     def _refused(self, ticket: Ticket, code: str, message: str, hold_ns: int = 0) -> Refused:
         """Count a refusal by its code. A client takes a 503 for the server's state, a 429 for its own excess."""
-        counter, status = REFUSED[code], 429 if code == "queue_full" else 503
+        self._count(code)
+        return refusal(self.limits, ticket, 429 if code == "queue_full" else 503, code, message, hold_ns)
+
+    def _count(self, code: str) -> None:
+        counter = REFUSED[code]
         setattr(self.counters, counter, getattr(self.counters, counter) + 1)
-        return refusal(self.limits, ticket, status, code, message, hold_ns)
 
     def _refuse_held(self, held: Held, refused: Refused) -> None:
         self._drop(held)
@@ -472,18 +483,19 @@ class Gate:
         program = self._programs.get(self._programs.root_id(command.program_id))
         if program is None:
             return
-        program.refuse(command.ttl_ns, now_ns, command.reason)
+        program.refuse(command, now_ns)
         for held in [self._holds[turn_id] for turn_id in program.held]:
-            self._refuse_held(held, self._spent(held.ticket, program, now_ns, now_ns - held.since_ns))
+            self._refuse_held(held, self._sent_away(held.ticket, program, now_ns, now_ns - held.since_ns))
 
-    def _spent(self, ticket: Ticket, program: RootProgram, now_ns: int, hold_ns: int) -> Refused:
-        """A 429 with the reason, and when to come again if that is any use."""
-        self.counters.refused_budget += 1
+    def _sent_away(self, ticket: Ticket, program: RootProgram, now_ns: int, hold_ns: int) -> Refused:
+        """A 429 with the daemon's reason, and when to come again if that is any use."""
+        code = program.refusal_code if program.refusal_code in REFUSED else "budget_spent"  # of a later version
+        self._count(code)
         left_ns = program.refused_until_ns - now_ns
         return Refused(
             status=429,
             retry_after_s=max(1, -(-left_ns // self.limits.wall_second_ns)),
-            code="budget_spent",
+            code=code,
             message=program.refusal or "a budget is spent",
             program_id=ticket.program_id,
             hold_ns=hold_ns,
@@ -512,16 +524,22 @@ class Gate:
 
     def _next_deadline_ns(self, now_ns: int) -> int | None:
         """The next instant at which a held turn needs something done."""
-        first, least = self._holds.first, self._holds.least_asked
-        if first is None or least is None:
+        due, least = self._holds.next_due, self._holds.least_asked
+        if due is None or least is None:
             return None
-        deadlines = [first.since_ns + self.limits.hold_ns]
+        deadlines = [due.deadline_ns]
         if self._authority.mode(now_ns) is Mode.GOVERNED:
             deadlines.append(least[1] + self._reask_ns)
         change_ns = self._authority.next_change_ns(now_ns)
         if change_ns is not None:
             deadlines.append(change_ns)
         return min(deadlines)
+
+    def _may_wait_on(self, held: Held, now_ns: int) -> bool:
+        """What has begun is finished: it is not refused for waiting while others are served."""
+        program = self._programs.get(held.root_id)
+        serves = bool(self._running) or now_ns - self._served_ns < self.limits.hold_ns
+        return program is not None and program.known and serves
 
     @property
     def _reask_ns(self) -> int:
@@ -533,10 +551,13 @@ class Gate:
 
     def _on_alarm(self) -> None:
         now_ns = self._now_ns()
-        while (first := self._holds.first) is not None and now_ns - first.since_ns >= self.limits.hold_ns:
-            hold_ns = now_ns - first.since_ns
+        while (due := self._holds.next_due) is not None and now_ns >= due.deadline_ns:
+            if self._may_wait_on(due, now_ns):
+                self._holds.put_off(due, now_ns + self.limits.hold_ns)
+                continue
+            hold_ns = now_ns - due.since_ns
             message = f"no slot came free in {hold_ns / NANOSECONDS_PER_SECOND:.0f} s"
-            self._refuse_held(first, self._refused(first.ticket, "hold_deadline", message, hold_ns))
+            self._refuse_held(due, self._refused(due.ticket, "hold_deadline", message, hold_ns))
         if self._look(now_ns) is Mode.GOVERNED:
             while (least := self._holds.least_asked) is not None and now_ns - least[1] >= self._reask_ns:
                 self.counters.asked_again += 1

@@ -18,6 +18,7 @@ class Held:
     ticket: Ticket
     root_id: str
     since_ns: int
+    deadline_ns: int  # when it is looked at again, and refused if it has waited for too long
     outcome: asyncio.Future[Entered | Refused]
 
     @property
@@ -32,14 +33,12 @@ class Held:
 
 
 class Holds:
-    """Held turns by id; the first has waited longest, so it has the earliest deadline.
-
-    They come in that order, but for those that were held elsewhere before.
-    """
+    """Held turns by id; the first has waited longest."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
         self._by_age: list[tuple[int, str]] = []  # a heap, with some that have left
+        self._deadlines: list[tuple[int, str]] = []  # likewise, with some that were put off
         self._asked_ns: OrderedDict[str, int] = OrderedDict()  # longest not asked for first
         self.size_bytes = 0
         self._turns_of: Counter[str] = Counter()  # by account; only of those that have any
@@ -65,6 +64,22 @@ class Holds:
         return self._held[self._by_age[0][1]] if self._by_age else None
 
     @property
+    def next_due(self) -> Held | None:
+        """The turn whose deadline comes first."""
+        while self._deadlines:
+            deadline_ns, turn_id = self._deadlines[0]
+            held = self._held.get(turn_id)
+            if held is not None and held.deadline_ns == deadline_ns:
+                return held
+            heapq.heappop(self._deadlines)
+        return None
+
+    def put_off(self, held: Held, deadline_ns: int) -> None:
+        """Give the turn a later deadline."""
+        held.deadline_ns = deadline_ns
+        heapq.heappush(self._deadlines, (deadline_ns, held.ticket.turn_id))
+
+    @property
     def least_asked(self) -> tuple[Held, int] | None:
         """The turn that was asked for least recently, and when that was."""
         for turn_id, asked_ns in self._asked_ns.items():
@@ -74,6 +89,7 @@ class Holds:
     def add(self, held: Held, now_ns: int) -> None:
         self._held[held.ticket.turn_id] = held
         heapq.heappush(self._by_age, (held.since_ns, held.ticket.turn_id))
+        heapq.heappush(self._deadlines, (held.deadline_ns, held.ticket.turn_id))
         self._asked_ns[held.ticket.turn_id] = now_ns
         self.size_bytes += held.ticket.held_bytes
         self._turns_of[held.ticket.account] += 1
@@ -91,6 +107,8 @@ class Holds:
         if len(self._by_age) > _MOST_LEFT + 2 * len(self._held):
             self._by_age = [each for each in self._by_age if self._is_held(*each)]
             heapq.heapify(self._by_age)
+            self._deadlines = [(each.deadline_ns, name) for name, each in self._held.items()]
+            heapq.heapify(self._deadlines)
 
     def share_of(self, ticket: Ticket) -> tuple[int, int]:
         """Turns and bytes that would be held if each account held as much as that turn's would with it."""

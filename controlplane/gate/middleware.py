@@ -14,7 +14,7 @@ from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
-from controlplane.gate.identity import BadIdentity, Identity
+from controlplane.gate.identity import BadIdentity, Headers, Identity
 from controlplane.gate.problems import problem
 from controlplane.gate.replies import ReplyReader, ReplyTape
 from controlplane.gate.requests import (
@@ -29,6 +29,7 @@ from controlplane.gate.requests import (
     refusal_headers,
     refusal_problem,
     ticket_of,
+    timeout_from,
     turn_id_from,
     turn_path,
 )
@@ -139,7 +140,7 @@ class GateMiddleware:
         continuity = self._continuity if identity.anonymous else None
         if continuity is not None:
             identity = continuity.name(identity, body, prompt)
-        ticket = self._ticket(identity, turn_id_from(scope["headers"]), prompt, body_bytes)
+        ticket = self._ticket(identity, scope["headers"], prompt, body_bytes)
         try:
             await self._entered(path, scope, identity, ticket, body, prompt, replay, send)
         finally:
@@ -198,7 +199,8 @@ class GateMiddleware:
         elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:
             self._gate.reply_read(ticket, tools)
 
-    def _ticket(self, identity: Identity, received_id: str, prompt: Prompt, body_bytes: int) -> Ticket:
+    def _ticket(self, identity: Identity, headers: Headers, prompt: Prompt, body_bytes: int) -> Ticket:
+        received_id = turn_id_from(headers)
         if received_id in self._named or self._gate.knows(identity.program_id, received_id):
             received_id = ""
         elif received_id:
@@ -208,6 +210,7 @@ class GateMiddleware:
             received_id or new_turn_id(),
             prompt=self._contexts.size(identity, prompt),
             held_bytes=body_bytes,
+            timeout_s=timeout_from(headers),
         )
 
     async def _wait(self, ticket: Ticket, replay: Replay) -> Entered | None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from controlplane.core.model.commands import Refuse
 from controlplane.core.model.events import Grant
 from controlplane.core.model.types import seconds
 from controlplane.gate.identity import is_one_turn
@@ -83,6 +84,7 @@ class RootProgram:
     refused_until_ns: int = 0  # its turns are refused until then; 0: they are not
     refused_at_ns: int = 0
     refusal: str = ""  # and why
+    refusal_code: str = ""
     local_grant: bool = False  # given by the gate itself while the daemon was lost
     known: bool = False  # some turn of it has run
     running: int = 0  # turns between entry and end
@@ -106,16 +108,18 @@ class RootProgram:
             self.granted_until_ns = max(self.granted_until_ns, now_ns + self.grant_ttl_ns)
         self.leases.note(self)
 
-    def refuse(self, ttl_ns: int, now_ns: int, reason: str) -> None:
+    def refuse(self, command: Refuse, now_ns: int) -> None:
         """Its turns are refused for so long; 0: for good. Running ones go on."""
-        self.refused_until_ns, self.refusal = now_ns + ttl_ns if ttl_ns else FOR_GOOD, reason
+        self.refused_until_ns = now_ns + command.ttl_ns if command.ttl_ns else FOR_GOOD
+        self.refusal, self.refusal_code = command.reason, command.code
         self.refused_at_ns = now_ns
         self.revoke()
 
     def refused(self, now_ns: int, *, governed: bool) -> bool:
-        """True while its turns are refused: a budget is spent.
+        """True while its turns are refused.
 
-        A daemon that governs is asked again now and then, since an operator may have raised the budget meanwhile.
+        A daemon that governs is asked again now and then: an operator may have raised the budget meanwhile, or the
+        queue may have become short.
         """
         if not governed or self.refused_until_ns == FOR_GOOD:
             return now_ns < self.refused_until_ns

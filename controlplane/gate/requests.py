@@ -25,6 +25,15 @@ _MOST_DIGITS = 18
 _LAST_STEP = "is_last_step"  # in the body of Continuum's clients
 _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
+_TIMEOUTS = {
+    b"x-penstock-timeout-s": 1.0,
+    b"x-stainless-timeout": 1.0,  # OpenAI's and Anthropic's SDKs
+    b"x-stainless-read-timeout": 1.0,
+    b"x-envoy-expected-rq-timeout-ms": 1e-3,
+    b"x-llm-d-slo-ttft-ms": 1e-3,
+}
+"""Headers that say how long a client, or the proxy before it, waits; in what part of a second."""
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _TURN_ID = re.compile(rb"[0-9a-f]{32}")
 _OF_IDENTITY = tuple(field.name for field in fields(Identity))
 
@@ -59,10 +68,22 @@ def ticket_of(
     prompt: PromptSize,
     held_bytes: int,
     waited_ns: int = 0,
+    timeout_s: float = 0.0,
 ) -> Ticket:
     """The ticket of that identity's turn."""
     whose = {name: getattr(identity, name) for name in _OF_IDENTITY}
-    return Ticket(turn_id=turn_id, prompt=prompt, held_bytes=held_bytes, waited_ns=waited_ns, **whose)
+    more: dict[str, Any] = {"held_bytes": held_bytes, "waited_ns": waited_ns, "timeout_s": timeout_s}
+    return Ticket(turn_id=turn_id, prompt=prompt, **more, **whose)
+
+
+def timeout_from(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """For how many seconds the client says that it waits: the least of what it says; 0: it says nothing."""
+    said = (
+        float(text) * _TIMEOUTS[name]
+        for name, value in headers
+        if name in _TIMEOUTS and _NUMBER.fullmatch(text := value.decode("latin-1").strip())
+    )
+    return min((each for each in said if each > 0), default=0.0)
 
 
 def is_last(body: dict[str, Any]) -> bool:

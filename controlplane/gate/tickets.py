@@ -14,13 +14,15 @@ class Ticket(Identity):
 
     ``turn_id`` is unique among all turns, and nobody can guess it: a child's ``parent_turn`` proves whose child it
     is (docs/adr/0021). ``held_bytes`` is the memory that its request takes while held. ``waited_ns``: so long it
-    was held elsewhere before it came here, in this gate's clock; its deadline counts from then.
+    was held elsewhere before it came here, in this gate's clock; its deadline counts from then. ``timeout_s``: for
+    which its client waits, in seconds of the wall clock; 0: it did not say.
     """
 
     turn_id: str
     prompt: PromptSize = field(default_factory=PromptSize)
     held_bytes: int = 0
     waited_ns: int = 0
+    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ class GateCounters:
     refused_full: int = 0  # 429: a new program, the queue full
     refused_overload: int = 0  # 503: a known program, the queue at its hard bound
     refused_budget: int = 0  # 429: a budget is spent, the run's or its tenant's
+    refused_expected: int = 0  # 429: a new program, that would have to wait for longer than it can
     refused_deadline: int = 0  # 503: held for hold_ns
     refused_draining: int = 0  # 503: a new program, while an operator drains the node
     refused_closed: int = 0  # 503: the gate was closed
@@ -100,6 +103,7 @@ class GateCounters:
 REFUSED = {
     "queue_full": "refused_full",
     "overloaded": "refused_overload",
+    "expected_wait": "refused_expected",
     "hold_deadline": "refused_deadline",
     "budget_spent": "refused_budget",
     "draining": "refused_draining",

@@ -53,6 +53,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tenants: str = ""  # whose programs they are, as --tenants
     arrivals: tuple[str, ...] = ()  # in place of the sweep's
     telemetry: Telemetry = Telemetry.FULL
+    timeout_s: float = 0.0  # that programs wait for their first slot before they are refused; 0: for ever
 
     def __post_init__(self) -> None:
         require("programs", self.programs, low=0, high=10_000_000)
@@ -60,6 +61,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         require("shared_prefix", self.shared_prefix, low=0, high=_ANY)
         require("cpus", self.cpus, low=0, high=100_000, ends="(]")
         require("tool_slots", self.tool_slots, low=0, high=_ANY)
+        require("timeout_s", self.timeout_s, low=0, high=_ANY)
         _ = self.scale
         if self.tenants:
             _ = self.owners

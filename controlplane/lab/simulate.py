@@ -10,6 +10,7 @@ from typing import Any
 
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.tenancy import Tenancy
+from controlplane.core.model.types import seconds
 from controlplane.core.policies.placement import PLACEMENT
 from controlplane.core.policies.placement.session import Session as SessionAware
 from controlplane.core.policies.presets import Preset, policy_name
@@ -193,6 +194,7 @@ def simulate(
         contention=run.contention,
         changes=run.changes,
         control_delay_ns=asked.control_delay_ns,
+        timeout_ns=seconds(workload.timeout_s),
         host_samples=asked.host_samples,
         recorder=recorder,
         progress=None if progress is None else _counted(progress, total),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.estimators.workload import MovingAverage
+from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.model.events import (
     Event,
     FirstToken,

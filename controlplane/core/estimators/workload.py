@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
 from controlplane.core.estimators.class_stats import ClassRegistry
+from controlplane.core.estimators.departures import Departures
 from controlplane.core.estimators.idle_gaps import Gaps, return_probability
+from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prefill_cost import EvictionCost, PrefillCost
 from controlplane.core.estimators.prompt_size import PromptSizes
 from controlplane.core.estimators.quantiles import Durations
@@ -26,24 +28,6 @@ _SLOWDOWN_SIGMAS = 2.0
 _PRICE_WEIGHT = 0.02  # like that of the running turns, with which they make a price
 _LEAST_LEFT_NS = NANOSECONDS_PER_SECOND  # that a sub-agent runs on for, as far as that can be told
 _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call, not a slow one
-
-
-@dataclass(slots=True, kw_only=True)
-class MovingAverage:
-    """Exponential moving average; the first observation sets it."""
-
-    weight: float = 0.1
-    settle: bool = False  # the plain mean until there are 1/weight observations
-    value: float = 0.0
-    count: int = 0
-
-    def add(self, observed: float) -> None:
-        self.count += 1
-        if self.count == 1:
-            self.value = float(observed)  # a count may be observed, and a snapshot reads it as what it is declared
-            return
-        weight = max(self.weight, 1 / self.count) if self.settle else self.weight
-        self.value += weight * (observed - self.value)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,6 +115,7 @@ class Estimates:
     hits: MovingAverage = field(default_factory=lambda: MovingAverage(value=1.0))
     gaps: Gaps = field(default_factory=Gaps)
     lives: ClassRegistry = field(default_factory=ClassRegistry)
+    departures: Departures = field(default_factory=Departures)
     turns: Memoryfulness = field(default_factory=Memoryfulness)
 
     def turn_ended(self, context_tokens: int, output_tokens: int, service_ns: int) -> None:

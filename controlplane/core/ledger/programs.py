@@ -218,6 +218,8 @@ class Programs:
         if before is Status.ENDED and program.learned_turns:
             self.estimates.turns.add(program.learned_turns, by=-1)
             self.estimates.lives.undo_end(program.class_key, program.learned_turns)
+            if self.queue and is_root:
+                self.estimates.departures.ended(by=-1)
             program.learned_turns = 0
         program.status = after
         program.ended_by_word = program.rests = False

@@ -235,6 +235,10 @@ class Runs:
         if program.status is Status.ENDED:
             return
         blocks, accounts = program.kv_blocks, self.programs.accounts
+        if program.promised_ns and program.queued_at_ns:
+            waited_ns = now_ns - program.queued_at_ns
+            self.programs.estimates.departures.waited(program.promised_ns, waited_ns)
+        program.promised_ns = 0
         if accounts.on and program.status is not Status.ACTIVE and not program.parent_id:
             accounts.pledge(program, ProgramForecaster(self.programs.estimates).token_s(program))
         for turn_id, held in self.gates.of(program):
@@ -266,6 +270,8 @@ class Runs:
         estimates = self.programs.estimates
         program.learned_turns = program.turn_index
         estimates.turns.add(program.turn_index)
+        if self.programs.queue and not program.parent_id:
+            estimates.departures.ended()
         estimates.lives.ended(
             program.class_key,
             program.turn_index,

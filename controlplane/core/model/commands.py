@@ -69,12 +69,13 @@ class Pause(ProgramCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(ProgramCommand):
-    """A budget is spent: its held turns and those to come are refused for ``ttl_ns``, its children's too.
+    """Its held turns and those to come are refused for ``ttl_ns``, its children's too. Running turns go on.
 
-    0: for good, since it is the run's own budget. Running turns go on to their end.
+    0: for good, since the run's own budget is spent. ``code``: one of ``events.REFUSALS``.
     """
 
     ttl_ns: int = 0
+    code: str = "budget_spent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

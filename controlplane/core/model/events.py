@@ -108,6 +108,7 @@ class TurnQueued(ProgramEvent):
     account: str = ""  # whom the gate vouches for: a key's digest, or a header's name that it believes
     budget_turns: int = 0  # that the client allows the run with its children; 0: no such budget
     budget_kv_token_s: int = 0  # likewise, in KV tokens x seconds
+    timeout_ns: int = 0  # for which it can wait from now, if the run has not begun; 0: nobody said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +122,7 @@ class TurnAbandoned(ProgramEvent):
 REFUSALS = (
     "queue_full",
     "overloaded",
+    "expected_wait",
     "hold_deadline",
     "budget_spent",
     "draining",

@@ -66,6 +66,7 @@ class Program:
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
+    promised_ns: int = 0  # from then on, as it was forecast as it came; 0: it was not
     queued_turns: int = 0
     queued_blocks: int = 0  # the estimate for the turns it waits with
     turn_index: int = 0  # turns ended

@@ -34,6 +34,7 @@ from controlplane.core.scheduling.placing import ended_a_turn, place
 from controlplane.core.scheduling.room import MOST_PASSED_OVER, Fitting, fitting_in
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
 from controlplane.core.scheduling.sensing import observe, sense
+from controlplane.core.scheduling.shedding import shed
 from controlplane.core.scheduling.slots import (
     MOST_TAKEN_BACK,
     first_admissible,
@@ -42,7 +43,7 @@ from controlplane.core.scheduling.slots import (
     takes_back,
     takes_slot,
 )
-from controlplane.core.scheduling.subagents import adoptions, update_parent_etas
+from controlplane.core.scheduling.subagents import adoptions, unpinned_parents, update_parent_etas
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _AT_ONCE = 256  # commands between two pauses
@@ -222,6 +223,7 @@ class Controller:
         self._start_tools(now_ns)
         yield from self._prepare(now_ns)
         if interval_ended:
+            yield from self._shed(now_ns)
             self._announce()
         self._retain(now_ns)
         asked = ask_again(self.ledger, self.rules.silence, seconds(self.rules.resync_s), now_ns)
@@ -256,11 +258,12 @@ class Controller:
         def ahead(queued: QueuedProgram) -> Sequence[float]:
             return needs(forecaster.waiting(programs[queued.program_id]))
 
-        fitting = fitting_in(self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first)
-        self._fitting = fitting
+        self._fitting = fitting_in(
+            self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first
+        )
         if self.ledger.programs.charges.several:  # they get their engines largest first (MORI §4.3.1)
-            fitting.chosen.sort(key=lambda each: -each.blocks)
-        for number, chosen in enumerate(fitting.chosen):
+            self._fitting.chosen.sort(key=lambda each: -each.blocks)
+        for number, chosen in enumerate(self._fitting.chosen):
             if not number % _AT_ONCE:
                 yield
             slot = f"slot {self.ledger.programs.charges.active_roots + 1} of {window.limit or 'any'}"
@@ -268,6 +271,14 @@ class Controller:
             guessed = self.ledger.gates.guessed(chosen.program_id)
             guess = f" ({' and '.join(guessed)} guessed)" if guessed else ""
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks{guess}{turn}", now_ns)
+
+    def _shed(self, now_ns: int) -> Steps[None]:
+        """Newcomers that would wait for longer than they can are told so at once."""
+        if self.ledger.gates.newcomers and self.ledger.estimates.departures.each_ns:
+            order = (yield from self._in_order(len(self.ledger.programs.queue), now_ns)).order
+            overdue_ns = 0 if self.preset.packing.ages else seconds(self.rules.overdue_s)
+            yield from self._issuing(shed(self.ledger, order, overdue_ns, now_ns), now_ns)
+        self.ledger.gates.newcomers.clear()
 
     def _note_holds(self, now_ns: int) -> None:
         """What binds those that wait on, and those among them whom something else holds back."""
@@ -293,7 +304,7 @@ class Controller:
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
         overdue = [] if packing.ages else [each for each in order if each.queued_at_ns <= horizon_ns]
         if overdue:
-            overdue.sort(key=lambda each: each.queued_at_ns)
+            overdue.sort(key=lambda each: (not each.turn_index, each.queued_at_ns))  # what has begun is finished
             order = overdue + [each for each in order if each.queued_at_ns > horizon_ns]
         return self._in_turn(order, slots)
 
@@ -392,7 +403,8 @@ class Controller:
         changed = self.ledger.programs.take_changed(_MOST_WEIGHED)
         self._urgent = self._urgent or bool(self.ledger.programs.changed)
         changed = [each for each in changed if not (ended_a_turn(each) and self._place(each, now_ns))]
-        self._unpin_parents(changed, now_ns)
+        for released in unpinned_parents(changed, now_ns):
+            self._issue(released, now_ns)
         self.state.retention, commands = self.preset.retention.plan(
             self.state.retention,
             self.ledger.programs.by_name,
@@ -412,13 +424,6 @@ class Controller:
             return False
         self._issue(command, now_ns)
         return before not in ("", command.replica) and not command.moves
-
-    def _unpin_parents(self, changed: Iterable[Program], now_ns: int) -> None:
-        """Whoever waits for a child of its own is not about to come back: the child needs the room."""
-        for program in changed:
-            if program.delegating and program.retained_until_ns > now_ns:
-                why = "its tool waits for a child program"
-                self._issue(cmd.Release(program_id=program.program_id, reason=why), now_ns)
 
     def _announce(self) -> None:
         window = self.state.window

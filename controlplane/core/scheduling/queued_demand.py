@@ -27,13 +27,18 @@ class QueuedDemand:
     kv_tokens: int = 0  # that the waiting programs' held turns ask for
     kv_token_s: float = 0.0  # that those will hold until their ends; 0 too while no turn has ended yet
     longest_s: float = 0.0  # for which the first of them has waited
+    expected_s: float = 0.0  # that a newcomer would wait now; 0 too while too few programs have ended
+    promised_s: float = 0.0  # that newcomers were expected to wait, on average of the latest that were let in
+    missed_s: float = 0.0  # by how much that was wrong, on average
 
 
 def queued_demand(ledger: Ledger, now_ns: int) -> QueuedDemand:
     """Sums over the queue; the same cost however long that is."""
     programs, queue, block_tokens = ledger.programs.by_name, ledger.programs.queue, ledger.estimates.block_tokens
+    departures = ledger.estimates.departures
+    promised_s, missed_s = as_seconds(round(departures.promised.value)), as_seconds(round(departures.missed.value))
     if not queue:
-        return QueuedDemand(turns=len(ledger.gates.held))
+        return QueuedDemand(turns=len(ledger.gates.held), promised_s=promised_s, missed_s=missed_s)
     forecaster = ProgramForecaster(ledger.estimates)
     every = max(1, len(queue) // _MOST_FORECAST)
     asked = [forecaster.left(programs[name])[0] for name in islice(queue, 0, None, every)]
@@ -45,4 +50,7 @@ def queued_demand(ledger: Ledger, now_ns: int) -> QueuedDemand:
         kv_tokens=ledger.programs.charges.queued_blocks * block_tokens,
         kv_token_s=left * block_tokens * as_seconds(round(forecaster.lifetime_ns)),
         longest_s=as_seconds(max(0, now_ns - since_ns)),
+        expected_s=as_seconds(round((len(queue) + 1) * departures.each_ns)),
+        promised_s=promised_s,
+        missed_s=missed_s,
     )

@@ -19,6 +19,8 @@ def sense(state: ControllerState, rules: ControlRules, decay: Decay | None, now_
     ledger = state.ledger
     host, signals = ledger.tools.host or _NO_HOST, ledger.turns.signals
     active = ledger.programs.charges.active_roots
+    if ledger.programs.queue:
+        ledger.estimates.departures.passed(seconds(rules.interval_s))
     tools = ledger.tools.active + ledger.tools.waiting
     ledger.estimates.running.add(len(ledger.turns.running))
     if active:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.ledger import Ledger
-from controlplane.core.model.commands import Adopt
+from controlplane.core.model.commands import Adopt, Release
 from controlplane.core.model.steps import Steps
 from controlplane.core.model.types import Program, Status
 
@@ -25,6 +25,13 @@ class TreeRules:
     """What is made of a parent that waits for its children."""
 
     keep: bool = True  # a parent's return counts in the forecast, and its room is lent where that is worth it only
+
+
+def unpinned_parents(changed: Iterable[Program], now_ns: int) -> Iterator[Release]:
+    """Whoever waits for a child of its own is not about to come back: the child needs the room."""
+    for program in changed:
+        if program.delegating and program.retained_until_ns > now_ns:
+            yield Release(program_id=program.program_id, reason="its tool waits for a child program")
 
 
 def update_parent_etas(ledger: Ledger, now_ns: int) -> Steps[None]:

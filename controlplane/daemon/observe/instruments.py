@@ -168,6 +168,19 @@ STATES: tuple[Instrument[Status], ...] = (
                 "KV x time that waiting programs are expected to hold until they end; 0 until turns have ended",
             ),
             ("waiting.longest", "s", "held.longest_s", "Time for which the first program of the queue has waited"),
+            (
+                "waiting.expected",
+                "s",
+                "held.expected_s",
+                "Time that a program would wait that came now; 0: not known",
+            ),
+            (
+                "waiting.promised",
+                "s",
+                "held.promised_s",
+                "Time that newcomers were expected to wait, mean of the latest",
+            ),
+            ("waiting.missed", "s", "held.missed_s", "By how much that was wrong, mean of the latest"),
             ("kv.block_tokens", "{token}", "block_tokens", "Tokens that a block of the KV pool holds"),
             (
                 "kv.use_ratio",

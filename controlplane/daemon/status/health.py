@@ -19,7 +19,12 @@ _MOST_FILES = 0.8  # of those that the process may have open
 _WAITS_S = 60.0  # with no program active
 _LOOK_AT = 10.0  # seconds: a disk that takes longer hangs
 _DECIDING = ("decisions", "ticks")  # of what may fail
-_OVERLOAD = {"queue_full": 429, "overloaded": 503, "hold_deadline": 503}  # refusals that more room would spare
+_OVERLOAD = {
+    "queue_full": 429,
+    "expected_wait": 429,
+    "overloaded": 503,
+    "hold_deadline": 503,
+}  # refusals that more room would spare
 
 
 class Level(StrEnum):

@@ -22,6 +22,7 @@ _ASK_S = 5.0
 LATELY_S = 600.0
 """Seconds after which what happened once is no finding any more."""
 _JUMP_S = 1.0
+_AGAIN_S = 60.0  # between two lines about what is found and changes, as counts do
 
 
 class HealthWatch:
@@ -48,6 +49,7 @@ class HealthWatch:
         self._changed: dict[str, tuple[int, float]] = {}  # what it is, since when
         self._seen: set[str] = set()  # at the last look
         self._reported: dict[str, tuple[Finding, float]] = {}
+        self._said: dict[str, tuple[str, float]] = {}  # of those: in which words, and when
         self._log = logger("health")
 
     async def keep(self) -> None:
@@ -101,8 +103,11 @@ class HealthWatch:
             finding, since_s = self._reported.pop(name)
             self._log.info(f"{finding.title}: over", for_s=round(now_s - since_s, 1))
         for name, finding in found.items():
-            if name not in self._reported and (is_last or name in seen):
-                self._reported[name] = finding, now_s
+            said, said_s = self._said.get(name, ("", 0.0)) if name in self._reported else ("", 0.0)
+            is_new = name not in self._reported and (is_last or name in seen)
+            if is_new or (said and said != finding.found and now_s - said_s >= _AGAIN_S):
+                self._reported.setdefault(name, (finding, now_s))
+                self._said[name] = finding.found, now_s
                 write = self._log.info if finding.level is Level.NOTE else self._log.warning
                 write(finding.title, found=finding.found, advice=finding.advice)
 

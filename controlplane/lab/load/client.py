@@ -39,6 +39,7 @@ class TurnOutcome:
     cached_tokens: int | None = None
     finish: str = ""  # why the reply ended, in the endpoint's word
     retries: int = 0
+    refusals: int = 0  # of those: 429 and 503
     turn_id: str = ""  # as events call it; empty where no gate says so
     text: str = ""
     error: str = ""
@@ -155,6 +156,7 @@ class ChatClient:
             except _FieldRefused as refused:
                 self.left_out.add(refused.field)
             except _Busy as busy:
+                outcome.refusals += 1
                 wait_ns = seconds(busy.wait_s)
                 if self._clock.now_ns() + wait_ns > give_up_ns:
                     raise TurnFailed(f"{busy} after {outcome.retries} retries") from None

@@ -56,6 +56,7 @@ class Measurements:
                 cache_counted=outcome.cached_tokens is not None,
                 hold_ns=outcome.hold_ns,
                 error=outcome.error,
+                refusals=outcome.refusals,
             )
         )
 

@@ -44,6 +44,7 @@ class Session:
         self.admitted_ns = 0
         self.first_token_ns = 0
         self.turn_ended_ns = -1  # the last one; -1 once the next one has begun
+        self.refusals = 0  # of its turn
         self.held = False
         self.ask: Handle | None = None  # when the gate asks again
         self.ended = False
@@ -103,7 +104,7 @@ class Session:
             self._prefix_tokens = min(prefix_tokens, turn.input_tokens)
         self.queued_ns = now_ns
         self.first_token_ns, self.turn_ended_ns = 0, -1
-        self.attempt = self.lost_ns = 0
+        self.attempt = self.lost_ns = self.refusals = 0
         self._previous_turn = self.call.turn_id
         self.call = Call(
             turn_id=f"{self.program_id}/{self.index}",
@@ -131,10 +132,10 @@ class Session:
         self.refusal = reason
         return self.held
 
-    def refused(self, now_ns: int) -> TurnRecord:
+    def refused(self, now_ns: int, why: str) -> TurnRecord:
         """Its turn, which never ran."""
-        self.held, self.admitted_ns = False, now_ns
-        return self.turn_record(now_ns, error=self.refusal)
+        self.admitted_ns = now_ns
+        return self.turn_record(now_ns, error=why)
 
     # -- the gate's grant -------------------------------------------------------------------------------------
 
@@ -174,6 +175,7 @@ class Session:
             error=error,
             routed=self.routed,
             attempts=1 + self.attempt,
+            refusals=self.refusals,
         )
 
     def program_record(self, now_ns: int, error: str = "") -> ProgramRecord:

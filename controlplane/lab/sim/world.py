@@ -20,6 +20,7 @@ from controlplane.core.model.types import seconds
 from controlplane.core.scheduling.controller import Controller
 from controlplane.lab.sim.changes import DIE, JOIN, Change
 from controlplane.lab.sim.contention import Contention
+from controlplane.lab.sim.deadlines import Deadlines
 from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
 from controlplane.lab.sim.fleet import Fleet, Move, Site
 from controlplane.lab.sim.kernel import Handle, Kernel
@@ -65,6 +66,7 @@ class World:
         contention: Contention | None = None,
         changes: Sequence[Change] = (),
         control_delay_ns: int = 1_000_000,
+        timeout_ns: int = 0,
         host_samples: Sequence[tuple[int, ev.HostSampled]] = (),
         recorder: Recorder | None = None,
         progress: Callable[[int, int, int], None] | None = None,
@@ -87,8 +89,8 @@ class World:
         host = None if contention is None else ToolHost(kernel, _WORLD, cpus, contention)
         then = (self._publish, self._arrive, self._next_turn)
         self.tools = ToolRunner(kernel, _WORLD, *then, slots=tool_slots, host=host, asks=tools_ask)
-        self._control_delay_ns = control_delay_ns
-        self._recorder, self._progress = recorder, progress
+        self._deadlines = Deadlines(kernel, _WORLD, timeout_ns, self._leave_gate, self._enter, self._give_up)
+        self._control_delay_ns, self._recorder, self._progress = control_delay_ns, recorder, progress
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
         roots = [session for session in sessions if session.parent is None]
@@ -111,10 +113,7 @@ class World:
             kernel.schedule(change.at_ns, _WORLD, self._change, change)
 
     def run(self) -> int:
-        """Run until every program has ended. Returns the time of the last end.
-
-        Raises ``ControlPlaneError`` when nothing moves any more because the controller admits nobody.
-        """
+        """Run until every program has ended; the time of that. ``ControlPlaneError`` where nothing moves."""
         self._kernel.run(done=lambda: self._open == 0)
         if self._open:
             raise LocalEventError(f"nothing is scheduled and {self._open} programs have not ended")
@@ -131,15 +130,14 @@ class World:
         self._begin_turn(session)
 
     def _begin_turn(self, session: Session) -> None:
-        now_ns = self._kernel.now_ns
-        session.begin_turn(now_ns)
-        self._enter(session, now_ns)
+        session.begin_turn(self._kernel.now_ns)
+        self._enter(session)
 
-    def _enter(self, session: Session, now_ns: int) -> None:
+    def _enter(self, session: Session) -> None:
         """The gate lets the turn pass, holds it, or refuses it."""
         if session.refusal:
-            self._give_up(session)
-        elif session.is_granted(now_ns):
+            self._give_up(session, session.refusal)
+        elif session.is_granted(self._kernel.now_ns):
             self._submit(session)
         else:
             session.held = True
@@ -154,17 +152,27 @@ class World:
                 program_id=session.program_id,
                 turn_id=session.call.turn_id,
                 account=session.account,
+                timeout_ns=self._deadlines.held(session),
                 **{name: getattr(size, name) for name in SIZE_FIELDS},
             )
         )
         session.ask = self._kernel.schedule(now_ns + _ASK_AGAIN_NS, _WORLD, self._ask, session)
 
-    def _submit(self, session: Session) -> None:
-        now_ns = self._kernel.now_ns
+    def _leave_gate(self, session: Session) -> None:
+        """The gate holds its turn no more, and has not let it in."""
+        self._forget_held(session)
+        stamp = self._gate_publisher.stamp(self._kernel.now_ns)
+        self._publish(ev.TurnAbandoned(**stamp, program_id=session.program_id, turn_id=session.call.turn_id))
+
+    def _forget_held(self, session: Session) -> None:
         if session.ask is not None:
             Kernel.cancel(session.ask)
+        self._deadlines.held_no_more(session)
         session.held = False
-        session.admitted_ns = self._last_turn_ns = now_ns
+
+    def _submit(self, session: Session) -> None:
+        self._forget_held(session)
+        session.admitted_ns = self._last_turn_ns = now_ns = self._kernel.now_ns
         if self._turn_overhead_ns:
             self._kernel.schedule(now_ns + self._turn_overhead_ns, _WORLD, self._place, session)
         else:
@@ -270,9 +278,8 @@ class World:
             self._kernel.schedule(again_ns, _WORLD, self._begin_again, self._sessions[call.program_id])
 
     def _begin_again(self, session: Session) -> None:
-        now_ns = self._kernel.now_ns
-        session.begin_again(now_ns)
-        self._enter(session, now_ns)
+        session.begin_again(self._kernel.now_ns)
+        self._enter(session)
 
     def _wake(self, site: Site) -> None:
         wake_ns = site.engine.next_wake_ns()
@@ -392,19 +399,21 @@ class World:
             if session is None:
                 return "the program has ended"
             session.revoke()
+        elif isinstance(command, cmd.Refuse) and command.code == "expected_wait":
+            if session is not None:
+                self._deadlines.refused(session, command.ttl_ns, command.reason)
         elif isinstance(command, cmd.Refuse):
             if session is not None and session.refuse(command.reason):
-                self._give_up(session)
+                self._give_up(session, session.refusal)
         else:
             return engine.obey(command, now_ns)
         return ""
 
-    def _give_up(self, session: Session) -> None:
-        """A budget is spent: its turn is refused, and its agent tries no more."""
-        if session.ask is not None:
-            Kernel.cancel(session.ask)
-        self.turns.append(session.refused(self._kernel.now_ns))
-        self._end_program(session, error=session.refusal)
+    def _give_up(self, session: Session, why: str) -> None:
+        """Its turn is refused, and its agent tries no more."""
+        self._forget_held(session)
+        self.turns.append(session.refused(self._kernel.now_ns, why))
+        self._end_program(session, error=why)
 
     # -- samples ----------------------------------------------------------------------------------------------
 
@@ -428,11 +437,10 @@ class World:
         self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
 
     def _check_stuck(self, now_ns: int) -> None:
-        if now_ns - self._last_turn_ns < _STUCK_NS:
+        moves = now_ns - self._last_turn_ns < _STUCK_NS
+        if moves or any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
             return
-        if any(site.engine.next_wake_ns() is not None for site in self._fleet.sites):
-            return
-        held = sum(1 for session in self._sessions.values() if session.held)
+        held = sum(session.held for session in self._sessions.values())
         if held and all(s.held or s.waits_for or s.arrived_ns < 0 for s in self._sessions.values()):
             raise ControlPlaneError(
                 f"the run is stuck: {held} programs are held, the engine is idle and the controller has admitted "

@@ -32,6 +32,7 @@ class TurnRecord:
     error: str = ""
     routed: Routed | None = None  # None where there was one engine
     attempts: int = 1  # more: it was sent again after an engine died that had it
+    refusals: int = 0  # how often it was refused before: 429 and 503
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,10 @@ class Summary:
 
     programs_ended: int = _figure("programs ended", "{:d}", 0)
     programs_failed: int = _figure("programs failed", "{:d}", 0)
+    programs_broken: int = _figure("  of these, after their first turn", "{:d}", 0)
     turns_ended: int = _figure("turns ended", "{:d}", 0)
     turns_failed: int = _figure("turns failed", "{:d}", 0)
+    turns_refused: int = _figure("times that a turn was refused", "{:d}", 0)
     makespan_s: float = _figure("makespan (s)", "{:.1f}", 0.0)
     jct_mean_s: float | None = _figure("JCT mean (s)", "{:.1f}")
     jct_p50_s: float | None = _figure("JCT p50 (s)", "{:.1f}")
@@ -138,8 +140,10 @@ def summarize(programs: Sequence[ProgramRecord], turns: Sequence[TurnRecord], ma
     return Summary(
         programs_ended=len(ended),
         programs_failed=len(programs) - len(ended),
+        programs_broken=sum(program.failed and program.turns > 0 for program in programs),
         turns_ended=len(good),
         turns_failed=len(turns) - len(good),
+        turns_refused=sum(turn.refusals for turn in turns),
         makespan_s=makespan_s,
         jct_mean_s=_mean(jct),
         jct_p50_s=_percentile(jct, 50),

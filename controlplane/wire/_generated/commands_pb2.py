@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/commands.proto\x12\x0bpenstock.v1\"6\n\x0c\x43ommandBatch\x12&\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x14.penstock.v1.Command\"\x91\x06\n\x07\x43ommand\x12\x12\n\ncommand_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\nset_window\x18\x03 \x01(\x0b\x32\x16.penstock.v1.SetWindowH\x00\x12#\n\x05\x61\x64mit\x18\x04 \x01(\x0b\x32\x12.penstock.v1.AdmitH\x00\x12#\n\x05pause\x18\x05 \x01(\x0b\x32\x12.penstock.v1.PauseH\x00\x12%\n\x06retain\x18\x07 \x01(\x0b\x32\x13.penstock.v1.RetainH\x00\x12\'\n\x07release\x18\x08 \x01(\x0b\x32\x14.penstock.v1.ReleaseH\x00\x12%\n\x06\x64\x65mote\x18\t \x01(\x0b\x32\x13.penstock.v1.DemoteH\x00\x12)\n\x08prefetch\x18\n \x01(\x0b\x32\x15.penstock.v1.PrefetchH\x00\x12\'\n\x07\x64iscard\x18\x0b \x01(\x0b\x32\x14.penstock.v1.DiscardH\x00\x12#\n\x05label\x18\x0c \x01(\x0b\x32\x12.penstock.v1.LabelH\x00\x12\x32\n\rstate_request\x18\x0e \x01(\x0b\x32\x19.penstock.v1.StateRequestH\x00\x12,\n\nstart_tool\x18\x0f \x01(\x0b\x32\x16.penstock.v1.StartToolH\x00\x12>\n\x13prepare_environment\x18\x10 \x01(\x0b\x32\x1f.penstock.v1.PrepareEnvironmentH\x00\x12<\n\x12\x63\x61ncel_environment\x18\x11 \x01(\x0b\x32\x1e.penstock.v1.CancelEnvironmentH\x00\x12#\n\x05\x61\x64opt\x18\x12 \x01(\x0b\x32\x12.penstock.v1.AdoptH\x00\x12#\n\x05place\x18\x13 \x01(\x0b\x32\x12.penstock.v1.PlaceH\x00\x12%\n\x06refuse\x18\x14 \x01(\x0b\x32\x13.penstock.v1.RefuseH\x00\x42\x06\n\x04kindJ\x04\x08\x06\x10\x07J\x04\x08\r\x10\x0eR\x07restoreR\x0cset_priority\"*\n\tSetWindow\x12\r\n\x05limit\x18\x01 \x01(\x03\x12\x0e\n\x06window\x18\x02 \x01(\x01\"+\n\x05\x41\x64mit\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\">\n\x05\x41\x64opt\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x11\n\tparent_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"K\n\x05Place\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05moves\x18\x03 \x01(\x08\x12\x0e\n\x06leaves\x18\x04 \x01(\t\"\x1b\n\x05Pause\x12\x12\n\nprogram_id\x18\x01 \x01(\t\",\n\x06Refuse\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\",\n\x06Retain\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\"\x1d\n\x07Release\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1c\n\x06\x44\x65mote\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1e\n\x08Prefetch\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1d\n\x07\x44iscard\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"*\n\x05Label\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"0\n\tStartTool\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\"(\n\x12PrepareEnvironment\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\'\n\x11\x43\x61ncelEnvironment\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"2\n\x0cStateRequest\x12\x11\n\tpublisher\x18\x01 \x01(\t\x12\x0f\n\x07lost_ns\x18\x02 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/commands.proto\x12\x0bpenstock.v1\"6\n\x0c\x43ommandBatch\x12&\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x14.penstock.v1.Command\"\x91\x06\n\x07\x43ommand\x12\x12\n\ncommand_id\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12,\n\nset_window\x18\x03 \x01(\x0b\x32\x16.penstock.v1.SetWindowH\x00\x12#\n\x05\x61\x64mit\x18\x04 \x01(\x0b\x32\x12.penstock.v1.AdmitH\x00\x12#\n\x05pause\x18\x05 \x01(\x0b\x32\x12.penstock.v1.PauseH\x00\x12%\n\x06retain\x18\x07 \x01(\x0b\x32\x13.penstock.v1.RetainH\x00\x12\'\n\x07release\x18\x08 \x01(\x0b\x32\x14.penstock.v1.ReleaseH\x00\x12%\n\x06\x64\x65mote\x18\t \x01(\x0b\x32\x13.penstock.v1.DemoteH\x00\x12)\n\x08prefetch\x18\n \x01(\x0b\x32\x15.penstock.v1.PrefetchH\x00\x12\'\n\x07\x64iscard\x18\x0b \x01(\x0b\x32\x14.penstock.v1.DiscardH\x00\x12#\n\x05label\x18\x0c \x01(\x0b\x32\x12.penstock.v1.LabelH\x00\x12\x32\n\rstate_request\x18\x0e \x01(\x0b\x32\x19.penstock.v1.StateRequestH\x00\x12,\n\nstart_tool\x18\x0f \x01(\x0b\x32\x16.penstock.v1.StartToolH\x00\x12>\n\x13prepare_environment\x18\x10 \x01(\x0b\x32\x1f.penstock.v1.PrepareEnvironmentH\x00\x12<\n\x12\x63\x61ncel_environment\x18\x11 \x01(\x0b\x32\x1e.penstock.v1.CancelEnvironmentH\x00\x12#\n\x05\x61\x64opt\x18\x12 \x01(\x0b\x32\x12.penstock.v1.AdoptH\x00\x12#\n\x05place\x18\x13 \x01(\x0b\x32\x12.penstock.v1.PlaceH\x00\x12%\n\x06refuse\x18\x14 \x01(\x0b\x32\x13.penstock.v1.RefuseH\x00\x42\x06\n\x04kindJ\x04\x08\x06\x10\x07J\x04\x08\r\x10\x0eR\x07restoreR\x0cset_priority\"*\n\tSetWindow\x12\r\n\x05limit\x18\x01 \x01(\x03\x12\x0e\n\x06window\x18\x02 \x01(\x01\"+\n\x05\x41\x64mit\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\">\n\x05\x41\x64opt\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x11\n\tparent_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"K\n\x05Place\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07replica\x18\x02 \x01(\t\x12\r\n\x05moves\x18\x03 \x01(\x08\x12\x0e\n\x06leaves\x18\x04 \x01(\t\"\x1b\n\x05Pause\x12\x12\n\nprogram_id\x18\x01 \x01(\t\":\n\x06Refuse\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\",\n\x06Retain\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ns\x18\x02 \x01(\x03\"\x1d\n\x07Release\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1c\n\x06\x44\x65mote\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1e\n\x08Prefetch\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\x1d\n\x07\x44iscard\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"*\n\x05Label\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\"0\n\tStartTool\x12\x12\n\nprogram_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\"(\n\x12PrepareEnvironment\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"\'\n\x11\x43\x61ncelEnvironment\x12\x12\n\nprogram_id\x18\x01 \x01(\t\"2\n\x0cStateRequest\x12\x11\n\tpublisher\x18\x01 \x01(\t\x12\x0f\n\x07lost_ns\x18\x02 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,25 +46,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PAUSE']._serialized_start=1117
   _globals['_PAUSE']._serialized_end=1144
   _globals['_REFUSE']._serialized_start=1146
-  _globals['_REFUSE']._serialized_end=1190
-  _globals['_RETAIN']._serialized_start=1192
-  _globals['_RETAIN']._serialized_end=1236
-  _globals['_RELEASE']._serialized_start=1238
-  _globals['_RELEASE']._serialized_end=1267
-  _globals['_DEMOTE']._serialized_start=1269
-  _globals['_DEMOTE']._serialized_end=1297
-  _globals['_PREFETCH']._serialized_start=1299
-  _globals['_PREFETCH']._serialized_end=1329
-  _globals['_DISCARD']._serialized_start=1331
-  _globals['_DISCARD']._serialized_end=1360
-  _globals['_LABEL']._serialized_start=1362
-  _globals['_LABEL']._serialized_end=1404
-  _globals['_STARTTOOL']._serialized_start=1406
-  _globals['_STARTTOOL']._serialized_end=1454
-  _globals['_PREPAREENVIRONMENT']._serialized_start=1456
-  _globals['_PREPAREENVIRONMENT']._serialized_end=1496
-  _globals['_CANCELENVIRONMENT']._serialized_start=1498
-  _globals['_CANCELENVIRONMENT']._serialized_end=1537
-  _globals['_STATEREQUEST']._serialized_start=1539
-  _globals['_STATEREQUEST']._serialized_end=1589
+  _globals['_REFUSE']._serialized_end=1204
+  _globals['_RETAIN']._serialized_start=1206
+  _globals['_RETAIN']._serialized_end=1250
+  _globals['_RELEASE']._serialized_start=1252
+  _globals['_RELEASE']._serialized_end=1281
+  _globals['_DEMOTE']._serialized_start=1283
+  _globals['_DEMOTE']._serialized_end=1311
+  _globals['_PREFETCH']._serialized_start=1313
+  _globals['_PREFETCH']._serialized_end=1343
+  _globals['_DISCARD']._serialized_start=1345
+  _globals['_DISCARD']._serialized_end=1374
+  _globals['_LABEL']._serialized_start=1376
+  _globals['_LABEL']._serialized_end=1418
+  _globals['_STARTTOOL']._serialized_start=1420
+  _globals['_STARTTOOL']._serialized_end=1468
+  _globals['_PREPAREENVIRONMENT']._serialized_start=1470
+  _globals['_PREPAREENVIRONMENT']._serialized_end=1510
+  _globals['_CANCELENVIRONMENT']._serialized_start=1512
+  _globals['_CANCELENVIRONMENT']._serialized_end=1551
+  _globals['_STATEREQUEST']._serialized_start=1553
+  _globals['_STATEREQUEST']._serialized_end=1603
 # @@protoc_insertion_point(module_scope)

@@ -236,22 +236,26 @@ global___Pause = Pause
 
 @typing.final
 class Refuse(google.protobuf.message.Message):
-    """A budget is spent: the program's held turns, and those to come, are refused, its children's too."""
+    """The program's held turns, and those to come, are refused, its children's too."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRAM_ID_FIELD_NUMBER: builtins.int
     TTL_NS_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     ttl_ns: builtins.int
     """Nanoseconds for which they are, from receipt; 0: for good."""
+    code: builtins.str
+    """Why, as the client is told: budget_spent (also where it is empty), or expected_wait."""
     def __init__(
         self,
         *,
         program_id: builtins.str = ...,
         ttl_ns: builtins.int = ...,
+        code: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "ttl_ns", b"ttl_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "program_id", b"program_id", "ttl_ns", b"ttl_ns"]) -> None: ...
 
 global___Refuse = Refuse
 

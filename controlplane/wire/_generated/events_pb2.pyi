@@ -207,6 +207,7 @@ class TurnQueued(google.protobuf.message.Message):
     AUDIO_TOKENS_FIELD_NUMBER: builtins.int
     VIDEO_TOKENS_FIELD_NUMBER: builtins.int
     FILE_TOKENS_FIELD_NUMBER: builtins.int
+    TIMEOUT_NS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_bytes: builtins.int
@@ -243,6 +244,8 @@ class TurnQueued(google.protobuf.message.Message):
     """Likewise of films."""
     file_tokens: builtins.int
     """Likewise of files."""
+    timeout_ns: builtins.int
+    """Nanoseconds for which the gate or the client will wait from now; 0: nobody said. Behind a turn they wait longer."""
     def __init__(
         self,
         *,
@@ -265,8 +268,9 @@ class TurnQueued(google.protobuf.message.Message):
         audio_tokens: builtins.int = ...,
         video_tokens: builtins.int = ...,
         file_tokens: builtins.int = ...,
+        timeout_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "timeout_ns", b"timeout_ns", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
 
 global___TurnQueued = TurnQueued
 
@@ -303,7 +307,7 @@ class TurnsRefused(google.protobuf.message.Message):
     CODE_FIELD_NUMBER: builtins.int
     TURNS_FIELD_NUMBER: builtins.int
     code: builtins.str
-    """Why, as the client was told: queue_full, overloaded, hold_deadline, budget_spent, draining, gate_closed;
+    """Why, as the client was told: queue_full, overloaded, expected_wait, hold_deadline, budget_spent, draining, gate_closed;
     client_left: the client went while its turn was held; unserved: the engine refused a turn that was let in.
     """
     turns: builtins.int

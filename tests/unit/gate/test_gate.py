@@ -37,7 +37,15 @@ async def test_a_new_program_is_asked_for_at_once_and_held_until_its_grant(bench
     await asyncio.sleep(1.5)
     assert not waiting.done()
     assert bench.urgent == [
-        TurnQueued(program_id="p", turn_id="p/1", prompt_bytes=40, prompt_tokens=9, tenant="t", agent="a")
+        TurnQueued(
+            program_id="p",
+            turn_id="p/1",
+            prompt_bytes=40,
+            prompt_tokens=9,
+            tenant="t",
+            agent="a",
+            timeout_ns=seconds(600),
+        )
     ]
     assert bench.gate.on_command(Admit(program_id="p", reason="a slot is free"))
     entered = await waiting
@@ -118,6 +126,43 @@ async def test_a_turn_is_held_no_longer_than_the_deadline(bench: Bench) -> None:
     assert [event.turn_id for event in bench.of(TurnAbandoned)] == ["p/1"]
     assert bench.gate.health()["held_turns"] == 0
     await heart
+
+
+@in_virtual_time()
+async def test_what_has_begun_waits_on_while_others_are_served(bench: Bench) -> None:
+    heart = asyncio.ensure_future(bench.heartbeats_for(3000))
+    for name in ("began", "serves"):
+        first = bench.enter(f"{name}/1")
+        await bench.settle()
+        bench.gate.on_command(Admit(program_id=name, ttl_ns=seconds(5000)))
+        await first
+    bench.gate.leave(ticket("began/1"))
+    bench.gate.on_command(Pause(program_id="began"))
+    waiting = bench.enter("began/2")
+    await asyncio.sleep(1500)
+    assert not waiting.done()
+    assert {event.timeout_ns for event in bench.of(TurnQueued) if event.turn_id == "began/2"} == {0}
+    bench.gate.leave(ticket("serves/1"))
+    with pytest.raises(Refused, match="no slot came free"):
+        await waiting
+    await heart
+
+
+@in_virtual_time()
+async def test_a_newcomer_that_would_wait_too_long_is_told_when_to_come_again(bench: Bench) -> None:
+    waiting = bench.enter("p/1", timeout_s=30.0)
+    await bench.settle()
+    assert bench.of(TurnQueued)[0].timeout_ns == seconds(30), "the client's own deadline comes first"
+    refuse = Refuse(program_id="p", ttl_ns=seconds(90), code="expected_wait", reason="about 120 s to wait")
+    bench.gate.on_command(refuse)
+    with pytest.raises(Refused) as refusal:
+        await waiting
+    told = refusal.value
+    assert (told.status, told.code, told.message) == (429, "expected_wait", "about 120 s to wait")
+    assert (told.retry_after_s, told.is_final) == (90, False)
+    assert bench.gate.counters.refused_expected == 1
+    with pytest.raises(Refused):
+        bench.gate.try_enter(ticket("p/2"))
 
 
 @in_virtual_time()

@@ -91,7 +91,8 @@ def test_time_per_output_token_leaves_the_first_one_out() -> None:
 
 def test_what_was_not_measured_is_none() -> None:
     told = summarize([], [], 0).to_json()
-    counts = {"programs_ended", "programs_failed", "turns_ended", "turns_failed", "turns_cut"}
+    counts = {"programs_ended", "programs_failed", "programs_broken"}
+    counts |= {"turns_ended", "turns_failed", "turns_cut", "turns_refused"}
     assert {name for name in told if told[name] is not None} == counts | {"makespan_s"}
     failed = summarize([program("p", 10, failed=True)], [turn(0, error="refused")], seconds(10)).to_json()
     measured = (
