@@ -38,6 +38,7 @@ Send = Callable[[Event, bool], None]
 
 _LOST = "the daemon is lost: admitted here"
 _CLOSED = "the server is shutting down"
+_PLACES_S = 5  # of the wall clock
 
 
 class Gate:
@@ -155,6 +156,17 @@ class Gate:
     def knows(self, program_id: str, turn_id: str) -> bool:
         """Whether a turn of that name runs or is held here, or was one of the program's latest."""
         return turn_id in self._running or turn_id in self._holds or self._proofs.prove(program_id, turn_id)
+
+    def place_of(self, ticket: Ticket) -> int:
+        """The place of a turn's program among those held, the longest held first, from 1; 0: it is held no more."""
+        if ticket.turn_id not in self._holds:
+            return 0
+        at_most_ns = _PLACES_S * self.limits.wall_second_ns
+        return self._holds.place_of(self._holds[ticket.turn_id], self._now_ns(), at_most_ns=at_most_ns)
+
+    def expected_wait_s(self, ticket: Ticket) -> float | None:
+        """For how many seconds of the wall clock a held turn is likely to wait yet; None: nobody has said."""
+        return None
 
     def parent_of(self, program_id: str) -> str:
         """The root on whose slot the program rides; empty for a root."""

@@ -78,7 +78,7 @@ def is_retried(status: int) -> bool:
     return status == 0 or status in _RETRIED or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def refusal_problem(path: str, refused: Refused) -> object:
+def refusal_problem(path: str, refused: Refused) -> dict[str, Any]:
     """The body of a refusal, for JSON."""
     return problem(
         path,
