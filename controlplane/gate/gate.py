@@ -38,7 +38,7 @@ Send = Callable[[Event, bool], None]
 
 _LOST = "the daemon is lost: admitted here"
 _CLOSED = "the server is shutting down"
-_PLACES_S = 5  # of the wall clock
+_PLACES_S, _LONG_S = 5, 50  # of the wall clock
 
 
 class Gate:
@@ -463,6 +463,8 @@ class Gate:
 
     def _drop(self, held: Held) -> None:
         self._holds.remove(held)
+        if self._now_ns() - held.since_ns >= _LONG_S * self.limits.wall_second_ns:
+            self.counters.held_long += 1
         program = self._programs.get(held.root_id)
         if program is not None:
             program.held.pop(held.ticket.turn_id, None)

@@ -232,7 +232,7 @@ async def test_comments_come_once_a_second_of_the_wall_at_most_where_the_gates_c
 
 
 @in_virtual_time()
-async def test_the_place_counts_programs_that_have_waited_longer(bench: Bench) -> None:
+async def test_the_place_counts_programs_that_have_waited_longer_and_long_holds_are_counted(bench: Bench) -> None:
     """A program waits since its first turn came; its others have the same place."""
     turns = {}
     for name in ("a/1", "b/1", "a/2", "c/1"):
@@ -241,10 +241,11 @@ async def test_the_place_counts_programs_that_have_waited_longer(bench: Bench) -
     places = {name: bench.gate.place_of(ticket(name)) for name in turns}
     assert places == {"a/1": 1, "b/1": 2, "a/2": 1, "c/1": 3}
     bench.gate.on_command(Admit(program_id="a"))
-    await bench.heartbeats_for(6)
+    await bench.heartbeats_for(47)
     assert [bench.gate.place_of(ticket(name)) for name in ("a/1", "b/1", "c/1")] == [0, 1, 2]
     bench.gate.close()
     await asyncio.gather(*turns.values(), return_exceptions=True)
+    assert bench.gate.counters.held_long == 1, "b; a was let in, and c came one second too late for 50"
 
 
 @pytest.mark.parametrize(
