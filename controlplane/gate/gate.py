@@ -38,7 +38,8 @@ Send = Callable[[Event, bool], None]
 
 _LOST = "the daemon is lost: admitted here"
 _CLOSED = "the server is shutting down"
-_PLACES_S, _LONG_S = 5, 50  # of the wall clock
+_LONG_S = 50  # of the wall clock
+_PLACE_S = 0.001  # for each turn, whose part of the queue's order takes a microsecond or two: some thousandths
 
 
 class Gate:
@@ -161,8 +162,8 @@ class Gate:
         """The place of a turn's program among those held, the longest held first, from 1; 0: it is held no more."""
         if ticket.turn_id not in self._holds:
             return 0
-        at_most_ns = _PLACES_S * self.limits.wall_second_ns
-        return self._holds.place_of(self._holds[ticket.turn_id], self._now_ns(), at_most_ns=at_most_ns)
+        age_ns = round(_PLACE_S * self.limits.wall_second_ns)
+        return self._holds.place_of(self._holds[ticket.turn_id], self._now_ns(), age_ns=age_ns)
 
     def expected_wait_s(self, ticket: Ticket) -> float | None:
         """For how many seconds of the wall clock a held turn is likely to wait yet; None: nobody has said."""

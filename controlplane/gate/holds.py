@@ -101,9 +101,12 @@ class Holds:
         turns, size = self._turns_of.get(account, 0) + 1, self._bytes_of.get(account, 0) + ticket.held_bytes
         return turns * accounts, size * accounts
 
-    def place_of(self, held: Held, now_ns: int, *, at_most_ns: int) -> int:
-        """Its program's place among those held, the longest held first, from 1; at most that many ns old."""
-        if not self._places or now_ns - self._places_ns >= at_most_ns:
+    def place_of(self, held: Held, now_ns: int, *, age_ns: int) -> int:
+        """Its program's place among those held, the longest held first, from 1.
+
+        Where many are held it may be old: at most ``age_ns`` for each of them.
+        """
+        if not self._places or now_ns - self._places_ns >= age_ns * len(self._held):
             roots = dict.fromkeys(each.root_id for each in self)
             self._places = {root_id: place for place, root_id in enumerate(roots, 1)}
             self._places_ns = now_ns

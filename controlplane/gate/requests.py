@@ -80,6 +80,7 @@ def is_retried(status: int) -> bool:
 
 def refusal_problem(path: str, refused: Refused) -> dict[str, Any]:
     """The body of a refusal, for JSON."""
+    again = {} if refused.is_final else {"retry_after_s": refused.retry_after_s}
     return problem(
         path,
         refused.status,
@@ -87,7 +88,7 @@ def refusal_problem(path: str, refused: Refused) -> dict[str, Any]:
         refused.message,
         program_id=refused.program_id,
         held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
-        retry_after_s=refused.retry_after_s,
+        **again,
     )
 
 
