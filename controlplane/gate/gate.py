@@ -39,7 +39,7 @@ Send = Callable[[Event, bool], None]
 _LOST = "the daemon is lost: admitted here"
 _CLOSED = "the server is shutting down"
 _LONG_S = 50  # of the wall clock
-_PLACE_S = 0.001  # for each turn, whose part of the queue's order takes a microsecond or two: some thousandths
+_PLACE_S = 0.001  # how old an order may be, for each turn in it: to make it takes half a microsecond a turn
 
 
 class Gate:
