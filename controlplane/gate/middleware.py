@@ -188,7 +188,8 @@ class GateMiddleware:
                 if not tape.status:  # the server around us answers so
                     tape.begin(HTTPStatus.INTERNAL_SERVER_ERROR, ())
                     if early.begun:
-                        await early.fail()
+                        with contextlib.suppress(OSError):  # of who left meanwhile: the application's own says more
+                            await early.fail()
                 raise
             finally:
                 ended()
