@@ -97,7 +97,7 @@ engine: engine-env ## a real engine on the CPU with the plugin and a small model
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
-debian-tools: install ## Chromium and Prometheus for some tests (Debian's, where root may have them)
+debian-tools: install ## Chromium, Prometheus and nginx for some tests (Debian's, where root may have them)
 	@$(BIN)/python scripts/debian_tools.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
 lint: style types ## format, lint, types, rooms

@@ -1,7 +1,7 @@
-"""Programs that some tests need and PyPI does not have: Chromium and its driver, Prometheus and promtool.
+"""Programs that some tests need and PyPI does not have: Chromium and its driver, Prometheus and promtool, nginx.
 
 What is on the path is taken. Else Debian's packages are, where root runs this: the browser's are installed; of
-Prometheus only the two programs are unpacked beside this interpreter, since its package would start a service.
+the others only the programs are unpacked beside this interpreter, since their packages would start services.
 """
 
 import os
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> package
-PROMETHEUS = ("prometheus", "promtool")
+UNPACKED = {"prometheus": ("usr/bin/prometheus", "usr/bin/promtool"), "nginx": ("usr/sbin/nginx",)}  # by package
 
 
 def find(program: str) -> str | None:
@@ -26,31 +26,31 @@ def _apt(*words: str, folder: str | None = None) -> bool:
     return subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def _unpack_prometheus() -> bool:
+def _unpack(package: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        if not _apt("download", "prometheus", folder=folder):
+        if not _apt("download", package, folder=folder):
             return False
-        (package,) = Path(folder).glob("*.deb")
-        subprocess.run(["dpkg", "-x", package, folder], check=True)
-        for program in PROMETHEUS:
-            shutil.copy(Path(folder) / "usr" / "bin" / program, Path(sys.executable).parent)
+        (archive,) = Path(folder).glob("*.deb")
+        subprocess.run(["dpkg", "-x", archive, folder], check=True)
+        for program in UNPACKED[package]:
+            shutil.copy(Path(folder) / program, Path(sys.executable).parent)
     return True
 
 
 def main() -> int:
     """0: all are there now."""
     browser = {program: package for program, package in BROWSER.items() if find(program) is None}
-    prometheus = [program for program in PROMETHEUS if find(program) is None]
-    if not browser and not prometheus:
+    services = [each for each, programs in UNPACKED.items() if not all(find(Path(one).name) for one in programs)]
+    if not browser and not services:
         return 0
     may_install = shutil.which("apt-get") is not None and os.geteuid() == 0
     if may_install:
-        print(f"fetching {' '.join([*browser, *prometheus])} from Debian", file=sys.stderr)  # noqa: T201
+        print(f"fetching {' '.join([*browser, *services])} from Debian", file=sys.stderr)  # noqa: T201
         ready = _apt("update")
         ready = ready and (not browser or _apt("install", "-y", "--no-install-recommends", *browser.values()))
-        if ready and (not prometheus or _unpack_prometheus()):
+        if ready and all(map(_unpack, services)):
             return 0
-    print(f"missing: {' '.join([*browser, *prometheus])}", file=sys.stderr)  # noqa: T201
+    print(f"missing: {' '.join([*browser, *services])}", file=sys.stderr)  # noqa: T201
     return 1
 
 

@@ -38,6 +38,8 @@ Send = Callable[[Event, bool], None]
 
 _LOST = "the daemon is lost: admitted here"
 _CLOSED = "the server is shutting down"
+_LONG_S = 50  # of the wall clock
+_PLACE_S = 0.001  # how old an order may be, for each turn in it: to make it takes half a microsecond a turn
 
 
 class Gate:
@@ -156,6 +158,17 @@ class Gate:
     def knows(self, program_id: str, turn_id: str) -> bool:
         """Whether a turn of that name runs or is held here, or was one of the program's latest."""
         return turn_id in self._running or turn_id in self._holds or self._proofs.prove(program_id, turn_id)
+
+    def place_of(self, ticket: Ticket) -> int:
+        """The place of a turn's program among those held, the longest held first, from 1; 0: it is held no more."""
+        if ticket.turn_id not in self._holds:
+            return 0
+        age_ns = round(_PLACE_S * self.limits.wall_second_ns)
+        return self._holds.place_of(self._holds[ticket.turn_id], self._now_ns(), age_ns=age_ns)
+
+    def expected_wait_s(self, ticket: Ticket) -> float | None:
+        """For how many seconds of the wall clock a held turn is likely to wait yet; None: nobody has said."""
+        return None
 
     def parent_of(self, program_id: str) -> str:
         """The root on whose slot the program rides; empty for a root."""
@@ -459,6 +472,8 @@ class Gate:
 
     def _drop(self, held: Held) -> None:
         self._holds.remove(held)
+        if self._now_ns() - held.since_ns >= _LONG_S * self.limits.wall_second_ns:
+            self.counters.held_long += 1
         program = self._programs.get(held.root_id)
         if program is not None:
             program.held.pop(held.ticket.turn_id, None)

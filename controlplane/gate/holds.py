@@ -40,6 +40,8 @@ class Holds:
         self._by_age: list[tuple[int, str]] = []  # a heap, with some that have left
         self._deadlines: list[tuple[int, str]] = []  # likewise, with some that were put off
         self._asked_ns: OrderedDict[str, int] = OrderedDict()  # longest not asked for first
+        self._places: dict[str, int] = {}  # of the programs that were held at that instant, by their root
+        self._places_ns = 0
         self.size_bytes = 0
         self._turns_of: Counter[str] = Counter()  # by account; only of those that have any
         self._bytes_of: Counter[str] = Counter()
@@ -116,6 +118,17 @@ class Holds:
         accounts = len(self._turns_of) + (account not in self._turns_of)
         turns, size = self._turns_of.get(account, 0) + 1, self._bytes_of.get(account, 0) + ticket.held_bytes
         return turns * accounts, size * accounts
+
+    def place_of(self, held: Held, now_ns: int, *, age_ns: int) -> int:
+        """Its program's place among those held, the longest held first, from 1.
+
+        Where many are held it may be old: at most ``age_ns`` for each of them.
+        """
+        if not self._places or now_ns - self._places_ns >= age_ns * len(self._held):
+            roots = dict.fromkeys(each.root_id for each in self)
+            self._places = {root_id: place for place, root_id in enumerate(roots, 1)}
+            self._places_ns = now_ns
+        return self._places.get(held.root_id, len(self._places) + 1)  # who came since is behind them
 
     def asked(self, held: Held, now_ns: int) -> None:
         self._asked_ns[held.ticket.turn_id] = now_ns

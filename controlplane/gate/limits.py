@@ -27,6 +27,9 @@ class GateLimits:
     max_arriving_bytes: int = 256 << 20  # bytes of incomplete bodies; beyond that the largest body gets a 503
     body_ns: int = seconds(300)  # a body that takes longer to arrive gets a 408
     hold_ns: int = seconds(600)  # a turn held this long gets a 503; OpenAI's clients are as patient
+    # Until then its client still sees the real status of a refusal or of the engine, for which its SDK tries again;
+    # nginx, AWS's balancers and most proxies end what has been silent for 60 s.
+    early_headers_ns: int = seconds(30)  # a stream held this long gets its headers and comments; 0: none does
     reask_ns: int = seconds(2)  # how often the gate asks again for a held turn; at most once per wall second
     retry_after_ns: int = seconds(5)  # how long a refused client is told to wait, in seconds of the wall clock
     grant_ttl_ns: int = seconds(1800)  # lease of a grant whose Admit names no lease; use renews it
@@ -41,7 +44,8 @@ class GateLimits:
         times = ("body_ns", "hold_ns", "reask_ns", "retry_after_ns", "grant_ttl_ns", "lease_ns", "open_step_ns")
         for name in held + bodies + times:
             require(name, getattr(self, name), low=1, high=_INFINITE, ends="[)")
-        require("keep_ns", self.keep_ns, low=0, high=_INFINITE, ends="[)")
+        for name in ("keep_ns", "early_headers_ns"):
+            require(name, getattr(self, name), low=0, high=_INFINITE, ends="[)")
         require("time_scale", self.time_scale, low=0, high=_INFINITE, ends="()")
 
     @property

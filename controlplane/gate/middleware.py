@@ -12,6 +12,7 @@ from controlplane.gate.asgi import App, ClientGone, Message, Receive, Replay, Sc
 from controlplane.gate.bodies import Bodies, BodyRefused, json_object
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
+from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
@@ -86,6 +87,8 @@ class GateMiddleware:
         self._named: set[str] = set()  # names of turns that came with them, on their way to the gate or behind it
         self._reader = ReplyReader()
         self._contexts = Contexts()
+        self._early_s = gate.limits.early_headers_ns / gate.limits.wall_second_ns  # 0: never
+        self._comment_s = max(1.0, COMMENT_EVERY_S / gate.limits.time_scale)
 
     async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
         if self._on_loop is not None:
@@ -159,14 +162,19 @@ class GateMiddleware:
         replay: Replay,
         send: SendMessage,
     ) -> None:
+        early = EarlyStream(path, send, ticket.turn_id)
+        streams = self._early_s > 0 and asks_for_stream(path, body)
         try:
-            entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay)
+            entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay, early if streams else None)
         except Refused as refused:
-            await _send_refusal(path, send, refused)
+            await (early.refuse(refused) if early.begun else _send_refusal(path, send, refused))
             return
         if entered is None:
-            await _send_gone(path, send)
+            await _send_gone(path, send, early)
             return
+        if early.begun:
+            scope["headers"] = [each for each in scope["headers"] if each[0].lower() != b"accept-encoding"]
+            send = early.pass_on
         identity = replace(identity, parent_id=self._gate.parent_of(identity.program_id))  # claimed, it proved none
         place = self._gate.places.of(identity.program_id)
         request = GatedRequest(identity=identity, ticket=ticket, body=body, entered=entered, place=place)
@@ -180,6 +188,9 @@ class GateMiddleware:
             except Exception:
                 if not tape.status:  # the server around us answers so
                     tape.begin(HTTPStatus.INTERNAL_SERVER_ERROR, ())
+                    if early.begun:
+                        with contextlib.suppress(OSError):  # of who left meanwhile: the application's own says more
+                            await early.fail()
                 raise
             finally:
                 ended()
@@ -213,21 +224,28 @@ class GateMiddleware:
             timeout_s=timeout_from(headers),
         )
 
-    async def _wait(self, ticket: Ticket, replay: Replay) -> Entered | None:
-        """Hold the turn while watching its client; None when the client left. Raises ``Refused``."""
+    async def _wait(self, ticket: Ticket, replay: Replay, early: EarlyStream | None) -> Entered | None:
+        """Hold the turn while watching its client; None when the client left. Raises ``Refused``.
+
+        ``early``: where the client is told now and then that it waits.
+        """
         waiter = asyncio.ensure_future(self._gate.enter(ticket))
         listener = replay.listen()
+        silence_s = self._early_s if early is not None else None
         try:
-            while not waiter.done():
-                await asyncio.wait((waiter, listener), return_when=asyncio.FIRST_COMPLETED)
+            while not (has_left := _has_left(listener)) and not waiter.done():
                 if listener.done():
-                    if listener.result()["type"] == "http.disconnect":
-                        break
                     listener = replay.listen()
+                both = (waiter, listener)
+                done, _ = await asyncio.wait(both, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+                if early is not None and not done and (place := self._gate.place_of(ticket)):
+                    silence_s = self._comment_s
+                    with contextlib.suppress(OSError):  # of who left; the listener hears of that
+                        await early.comment(waiting(place, self._gate.expected_wait_s(ticket)))
         except BaseException:
             await self._leave_queue(waiter, ticket)
             raise
-        if not listener.done():
+        if not has_left:
             return await waiter
         await self._leave_queue(waiter, ticket)
         return None
@@ -262,11 +280,19 @@ def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _send_gone(path: str, send: SendMessage) -> None:
+async def _send_gone(path: str, send: SendMessage, early: EarlyStream | None = None) -> None:
     """Answer a client that left: the server drops it, and a middleware around us sees a request that ended."""
     content = problem(path, _CLIENT_CLOSED_REQUEST, "client_gone", "the client left")
     with contextlib.suppress(OSError):  # what a server may raise instead of dropping it
-        await send_json(send, _CLIENT_CLOSED_REQUEST, content)
+        if early is not None and early.begun:
+            await early.end()
+        else:
+            await send_json(send, _CLIENT_CLOSED_REQUEST, content)
+
+
+def _has_left(listener: "asyncio.Future[Message]") -> bool:
+    """Whether the client has left, as far as was heard."""
+    return listener.done() and listener.result()["type"] == "http.disconnect"
 
 
 def _asks_for_health(scope: Scope) -> bool:

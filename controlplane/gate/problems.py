@@ -1,6 +1,7 @@
 """Answers to a client whose turn does not run, in the shape that clients of its API expect."""
 
 from http import HTTPStatus
+from typing import Any
 
 ANTHROPIC_PATH = "/v1/messages"
 _OTHERWISE = "invalid_request_error"
@@ -15,13 +16,14 @@ _ANTHROPIC_TYPES: dict[int, str] = {
 }
 
 
-def problem(path: str, status: int, code: str, message: str, **details: object) -> object:
+def problem(path: str, status: int, code: str, message: str, **details: object) -> dict[str, Any]:
     """The body of a refusal: in Anthropic's shape for ``/v1/messages``, in OpenAI's elsewhere.
 
     ``code`` and ``details`` are ours, and the same in both.
     """
+    fails = status >= HTTPStatus.INTERNAL_SERVER_ERROR
     if path == ANTHROPIC_PATH:
-        kind = _ANTHROPIC_TYPES.get(status, _OTHERWISE)
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if fails else _OTHERWISE)
         return {"type": "error", "error": {"type": kind, "message": message, "code": code, **details}}
-    kind = _OPENAI_TYPES.get(status, _OTHERWISE)
+    kind = _OPENAI_TYPES.get(status, "server_error" if fails else _OTHERWISE)
     return {"error": {"message": message, "type": kind, "param": None, "code": code, **details}}

@@ -99,8 +99,9 @@ def is_retried(status: int) -> bool:
     return status == 0 or status in _RETRIED or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def refusal_problem(path: str, refused: Refused) -> object:
+def refusal_problem(path: str, refused: Refused) -> dict[str, Any]:
     """The body of a refusal, for JSON."""
+    again = {} if refused.is_final else {"retry_after_s": refused.retry_after_s}
     return problem(
         path,
         refused.status,
@@ -108,7 +109,7 @@ def refusal_problem(path: str, refused: Refused) -> object:
         refused.message,
         program_id=refused.program_id,
         held_s=round(refused.hold_ns / NANOSECONDS_PER_SECOND, 3),
-        retry_after_s=refused.retry_after_s,
+        **again,
     )
 
 

@@ -80,6 +80,7 @@ class GateCounters:
     passed: int = 0  # turns that ran without being held
     passed_unseen: int = 0  # of these, while no daemon had ever been seen
     held: int = 0
+    held_long: int = 0  # of these, for 50 s of the wall clock or more: proxies wait for 60
     released: int = 0  # held turns that then ran
     released_locally: int = 0  # of these, while the daemon was lost
     refused_full: int = 0  # 429: a new program, the queue full

@@ -341,7 +341,12 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     found = f"{mode}, {health.get('held_turns', 0)} turns held"
     advice = _GATE_ADVICE.get(mode, "")
     yield _look("gate", found, advice) if advice else _ok("gate", found)
-    if unnamed := health.get("counters", {}).get("placeholders", 0):
+    counters = health.get("counters", {})
+    waited, long = counters.get("held", 0) - health.get("held_turns", 0), counters.get("held_long", 0)
+    if 100 * long > waited:
+        found = f"{long} of {waited} held turns waited for more than 50 s"
+        yield _look("patience", found, "proxies and clients may give up first: docs/how-to/deploy.md, Timeouts")
+    if unnamed := counters.get("placeholders", 0):
         found = f"{unnamed} requests sent a placeholder for an id, as `undefined` or an unfilled template"
         yield _look("ids", found, "each is a program of its own until its client fills the id in")
     plugin = health.get("plugin", {})

@@ -83,6 +83,7 @@ GATE_VARIABLES: Mapping[str, tuple[str, int]] = {
     "PENSTOCK_GATE_MAX_ARRIVING_MIB": ("max_arriving_bytes", _MIB),
     "PENSTOCK_GATE_BODY_S": ("body_ns", seconds(1)),
     "PENSTOCK_GATE_HOLD_S": ("hold_ns", seconds(1)),
+    "PENSTOCK_GATE_EARLY_HEADERS_S": ("early_headers_ns", seconds(1)),
     "PENSTOCK_GATE_RETRY_AFTER_S": ("retry_after_ns", seconds(1)),
     "PENSTOCK_GATE_GRANT_TTL_S": ("grant_ttl_ns", seconds(1)),
     "PENSTOCK_GATE_KEEP_S": ("keep_ns", seconds(1)),

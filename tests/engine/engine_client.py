@@ -3,8 +3,8 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -17,6 +17,7 @@ FLUSH_TIMEOUT_S = 240.0
 
 Messages = list[dict[str, str]]
 
+_HELD = re.compile(r"^: (x-penstock-hold-ms): (\d+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^(?P<name>[\w:]+)(?P<labels>\{[^}]*\})? (?P<value>\S+)$", re.MULTILINE)
 
 
@@ -78,7 +79,7 @@ class EngineClient:
             self.programs.add(program_id)
         async with self._http.post(f"{self.url}{path}", json=body, headers=headers) as response:
             if response.content_type == "text/event-stream":
-                return _streamed(response, [chunk async for chunk in _chunks(response)])
+                return _streamed(response, (await response.read()).decode())
             return _whole(response, await response.read())
 
     async def json(self, path: str) -> Any:
@@ -153,21 +154,18 @@ class EngineClient:
         )
 
 
-async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
-    async for line in response.content:
-        text = line.decode().strip()
-        data = text.removeprefix("data: ")
-        if text.startswith("data: ") and data != "[DONE]":  # beside it some name the event
-            yield json.loads(data)
-
-
-def _streamed(response: aiohttp.ClientResponse, chunks: list[Any]) -> Reply:
+def _streamed(response: aiohttp.ClientResponse, text: str) -> Reply:
+    lines = [line.strip() for line in text.splitlines()]
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]  # some name the event, too
+    chunks = [json.loads(each) for each in data if each != "[DONE]"]
     failed = [chunk for chunk in chunks if "error" in chunk]
     texts = [_text(choice) for chunk in chunks for choice in chunk.get("choices", ())]
     usages = (chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage"))
     usage = next((each for each in usages if "prompt_tokens" in each), None)  # OpenAI's chats and completions
     status = response.status if not failed else 500
-    return _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
+    reply = _reply(response, status, "".join(texts), usage, failed or None, len(chunks))
+    told = dict(_HELD.findall(text))  # where the reply began while its turn was held
+    return replace(reply, headers={**reply.headers, **told})
 
 
 def _whole(response: aiohttp.ClientResponse, data: bytes) -> Reply:

@@ -155,10 +155,12 @@ class Health(http.server.BaseHTTPRequestHandler):
         """Nothing."""
 
 
+WAITED = {"held": 310, "held_long": 4}
 LOCKED = {"size": 2, "compared": 9, "passive_because": ""}
 PAGES = [  # of a gate; a finding's name, state and words
     ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
     ({"mode": "passive"}, "gate", "look", "passive"),
+    ({"held_turns": 10, "counters": WAITED}, "patience", "look", "4 of 300 held turns waited for more than 50 s"),
     ({}, "gate", "bad", "no plugin runs there"),
     ({"plugin": {"vllm": "0.32.0"}}, "plugin", "ok", "bound, vLLM 0.32.0"),
     ({"plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),

@@ -1,4 +1,4 @@
-"""Programs that PyPI does not have: Chromium, Prometheus. ``make debian-tools`` gets them where it may."""
+"""Programs that PyPI does not have: Chromium, Prometheus, nginx. ``make debian-tools`` gets them where it may."""
 
 import os
 import sys

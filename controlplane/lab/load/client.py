@@ -1,4 +1,4 @@
-"""One turn against an OpenAI-compatible endpoint: stream it, time it, wait out a 429 or 503."""
+"""One turn against an OpenAI-compatible endpoint: stream it, time it, wait out a refusal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import msgspec
 from controlplane.core.model.types import seconds
 from controlplane.lab.load.answers import error_in, positive, refusal, retry_after_s
 from controlplane.lab.load.clock import TraceClock
-from controlplane.lab.load.sse import ReplyBroken, ReplyStream
+from controlplane.lab.load.sse import HOLD_HEADER, ReplyBroken, ReplyStream
 
 SESSION_HEADER = "x-litellm-session-id"
 AGENT_HEADER = "x-penstock-agent"
-HOLD_HEADER, TURN_HEADER = "x-penstock-hold-ms", "x-penstock-turn-id"  # of a gate's answers
+TURN_HEADER = "x-penstock-turn-id"  # of a gate's answers
 BUSY = frozenset({429, 503})
 _REFUSES_A_FIELD = frozenset({400, 422})
 _DISPENSABLE = ("ignore_eos", "stream_options", "temperature")  # which some endpoints refuse
@@ -50,7 +50,7 @@ class TurnFailed(Exception):
 
 
 class _Busy(Exception):
-    """The endpoint said 429 or 503; wait ``wait_s``."""
+    """The endpoint said 429 or 503, or so in a stream that had begun; wait ``wait_s``."""
 
     def __init__(self, message: str, wait_s: float) -> None:
         super().__init__(message)
@@ -204,6 +204,8 @@ class ChatClient:
             try:
                 reply.feed(data)
             except (msgspec.DecodeError, UnicodeDecodeError, ReplyBroken) as failure:
+                if isinstance(failure, ReplyBroken) and failure.wait_s and not reply.begun:
+                    raise _Busy(str(failure), min(failure.wait_s, _LONGEST_WAIT_S)) from failure
                 raise TurnFailed(f"the stream broke: {failure}") from failure
             if reply.begun and not outcome.first_token_ns:
                 outcome.first_token_ns = self._clock.now_ns()
@@ -211,6 +213,7 @@ class ChatClient:
                 self.streaming += 1
         if not reply.finish:
             raise TurnFailed("the stream was cut before its end")
+        outcome.hold_ns += round(reply.held_ms * 1e6)
         outcome.text = reply.text
         outcome.finish = reply.finish
         outcome.prompt_tokens = reply.prompt_tokens

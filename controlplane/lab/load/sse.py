@@ -8,26 +8,32 @@ from typing import Any
 
 import msgspec
 
-from controlplane.lab.load.answers import message_of
+from controlplane.lab.load.answers import message_of, positive
 
+HOLD_HEADER = "x-penstock-hold-ms"  # of a gate's answers; of one that began while its turn was held, a comment
 _NO_OUTPUT = frozenset({"role", "name", "id", "index", "type", "object"})  # fields of a delta that frame it
 _FAILED = frozenset({"abort", "error"})  # SGLang's and vLLM's, OpenRouter's
 
 
 class ReplyBroken(Exception):
-    """The engine reported an error in mid-stream; the message is its own."""
+    """The engine reported an error in mid-stream; the message is its own. ``wait_s`` 0: do not ask again."""
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class ReplyStream:
     """One streamed reply: feed it bytes as they arrive, in pieces of any size.
 
     ``begun``: a first token of any kind has come. ``finish``: the engine's reason, once it said that the reply is
-    whole. The token counts are None where the engine did not tell them.
+    whole. The token counts are None where the engine did not tell them. ``held_ms``: as a gate's comment says.
     """
 
     def __init__(self) -> None:
         self.begun = False
         self.finish = ""
+        self.held_ms = 0.0
         self.prompt_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
@@ -49,8 +55,15 @@ class ReplyStream:
                 self._event = value.strip()
             elif name == b"data" and (payload := value.strip()):
                 self._take(payload)
-            elif not name and not value:  # the end of an event; a line that begins with a colon is a comment
-                self._event = b"" if not line.strip() else self._event
+            elif not line.strip():  # the end of an event
+                self._event = b""
+            elif not name:
+                self._comment(value.decode(errors="replace"))
+
+    def _comment(self, text: str) -> None:
+        name, _, value = text.partition(":")
+        if name.strip() == HOLD_HEADER:
+            self.held_ms = positive(value)
 
     def _take(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -59,8 +72,10 @@ class ReplyStream:
         chunk = msgspec.json.decode(payload)
         if not isinstance(chunk, dict):
             raise ReplyBroken(message_of(chunk) or "a chunk is no object")
-        if chunk.get("error") or self._event == b"error" or chunk.get("object") == "error":
-            raise ReplyBroken(message_of(chunk) or "an error without a message")
+        error = chunk.get("error")
+        if error or self._event == b"error" or chunk.get("object") == "error":
+            wait_s = error.get("retry_after_s") if isinstance(error, dict) else None
+            raise ReplyBroken(message_of(chunk) or "an error without a message", positive(str(wait_s)))
         if isinstance(usage := chunk.get("usage"), dict):
             self._count(usage)
         choices = chunk.get("choices")

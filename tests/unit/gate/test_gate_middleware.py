@@ -47,6 +47,7 @@ class Exchange:
     def __init__(self, app: Any, method: str, path: str, headers: dict[str, str]) -> None:
         self.inbound: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
+        self.broken = False  # its server raises for what it cannot send
         self.scope: Message = {
             "type": "http",
             "method": method,
@@ -56,6 +57,8 @@ class Exchange:
         self.task = asyncio.ensure_future(app(self.scope, self.inbound.get, self._send))
 
     async def _send(self, message: Message) -> None:
+        if self.broken:
+            raise OSError("the client left")
         self.sent.append(message)
 
     def leave(self) -> None:

@@ -148,6 +148,31 @@ async def test_the_gates_hold_is_taken_from_its_header() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_reply_that_began_while_its_turn_was_held_tells_of_hold_and_refusal_in_its_stream() -> None:
+    """As the gate ends it: the first is refused there, the second is served."""
+
+    async def begun(request: web.Request, told: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b": waiting, 1st\n\n" + told)
+        return response
+
+    async def refused(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        error = {"message": "no slot", "status": 503, "retry_after_s": 0.1}
+        return await begun(request, data_line({"error": error}) + b"data: [DONE]\n\n")
+
+    async def served(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        chunk = {"choices": [{"delta": {"content": "w"}, "finish_reason": "stop"}]}
+        return await begun(request, b": x-penstock-hold-ms: 1500\n\n" + data_line(chunk))
+
+    result, _ = await run(EndpointDouble(script=[refused, served]), program("a", (10, 1)))
+    (turn,) = result.turns
+    assert not turn.error
+    assert turn.hold_ns >= 1_600_000_000
+    assert result.facts["retries"] == "1"
+
+
+@pytest.mark.asyncio
 async def test_identity_in_the_body_or_nowhere() -> None:
     body = EndpointDouble()
     result, _ = await run(body, program("a", (10, 1)), identity="body")
