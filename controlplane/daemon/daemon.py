@@ -520,6 +520,7 @@ class Daemon:
                 lost_ns=lost_ns,
                 fence=self.leadership.fence,
                 slots_for_children=policies.retention.slots_for_children,
+                end_interval_ns=round(self.controller.ledger.estimates.departures.each_ns),
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             if self.bus.delivers and not self._is_behind and self.is_leader and self._decides:

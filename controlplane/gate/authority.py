@@ -29,6 +29,7 @@ class Authority:
         self.limit = 0  # the last one heard; 0: no limit
         self.draining = False  # while the daemon, by its last word, lets in nobody without a slot
         self.slots_for_children = False  # by its last word sub-agents ask for slots of their own
+        self.end_interval_ns = 0  # by its last word, from one program's end to the next; 0: not known
         self.boot_id = ""
         self.last_beat_ns: int | None = None
         self._limits = limits
@@ -58,6 +59,7 @@ class Authority:
         self.last_beat_ns = max(now_ns, self.last_beat_ns or now_ns)
         self.set_limit(beat.limit)
         self.draining, self.slots_for_children = beat.draining, beat.slots_for_children
+        self.end_interval_ns = beat.end_interval_ns
         return fresh
 
     def mode(self, now_ns: int) -> Mode:

@@ -167,8 +167,12 @@ class Gate:
         return self._holds.place_of(self._holds[ticket.turn_id], self._now_ns(), age_ns=age_ns)
 
     def expected_wait_s(self, ticket: Ticket) -> float | None:
-        """For how many seconds of the wall clock a held turn is likely to wait yet; None: nobody has said."""
-        return None
+        """For how many seconds of the wall clock a held turn is likely to wait yet; None: that is not known.
+
+        Roughly: the daemon lets in by another order than the age that a gate knows.
+        """
+        each_ns = self._authority.end_interval_ns
+        return self.place_of(ticket) * each_ns / self.limits.wall_second_ns if each_ns else None
 
     def parent_of(self, program_id: str) -> str:
         """The root on whose slot the program rides; empty for a root."""

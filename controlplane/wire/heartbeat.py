@@ -18,7 +18,7 @@ class Heartbeat:
     ``command_id`` is the number of the last command: whoever has not heard it misses one. ``asked_ago_ns`` ago the
     daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
     ``fence`` is the lease by which it serves, where several daemons may; leases only grow. ``slots_for_children``:
-    sub-agents ask for slots of their own.
+    sub-agents ask for slots of their own. ``end_interval_ns``: from a program's end to the next while others wait.
     """
 
     node: str
@@ -33,6 +33,7 @@ class Heartbeat:
     lost_ns: int = 0
     fence: int = 0
     slots_for_children: bool = False
+    end_interval_ns: int = 0
 
 
 _FIELDS = tuple(field.name for field in fields(Heartbeat))
@@ -54,7 +55,7 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         raise RemoteEventError(f"malformed heartbeat of {len(data)} bytes: {error}") from error
     counts = (
         *(message.lease_ttl_ns, message.limit, message.command_id),
-        *(message.asked_ago_ns, message.lost_ns, message.fence),
+        *(message.asked_ago_ns, message.lost_ns, message.fence, message.end_interval_ns),
     )
     if not message.node or min(counts) < 0 or message.command_id > MOST_COMMAND_ID or not message.window >= 0:
         raise RemoteEventError(f"heartbeat that makes no sense: {str(message)[:200]}")

@@ -1348,6 +1348,7 @@ class Heartbeat(google.protobuf.message.Message):
     LOST_NS_FIELD_NUMBER: builtins.int
     FENCE_FIELD_NUMBER: builtins.int
     SLOTS_FOR_CHILDREN_FIELD_NUMBER: builtins.int
+    END_INTERVAL_NS_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -1371,6 +1372,8 @@ class Heartbeat(google.protobuf.message.Message):
     """Of several daemons that may serve the node: the lease by which this one does. A lower one was lost since; 0: none."""
     slots_for_children: builtins.bool
     """Sub-agents are programs of their own: a gate lets them ask for a slot, whosever they are."""
+    end_interval_ns: builtins.int
+    """Nanoseconds from one program's end to the next while others wait; 0: not known."""
     def __init__(
         self,
         *,
@@ -1386,7 +1389,8 @@ class Heartbeat(google.protobuf.message.Message):
         lost_ns: builtins.int = ...,
         fence: builtins.int = ...,
         slots_for_children: builtins.bool = ...,
+        end_interval_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "end_interval_ns", b"end_interval_ns", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

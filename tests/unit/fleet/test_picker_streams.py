@@ -89,7 +89,7 @@ async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
         assert (await asked.reply()).WhichOneof("response") == "request_headers"
         body = chat(program_id="q")
         await asked.body(body)
-        assert (await asked.reply()).override_message_timeout.seconds == 80
+        assert (await asked.reply()).override_message_timeout.seconds == 3600
         await until(lambda: it.of(TurnQueued), "it asks")
         queued = it.of(TurnQueued)[0]
         assert (queued.program_id, queued.prompt_bytes) == ("q", len("one two"))

@@ -152,6 +152,9 @@ async def test_what_has_begun_waits_on_while_others_are_served(bench: Bench) -> 
 async def test_a_newcomer_that_would_wait_too_long_is_told_when_to_come_again(bench: Bench) -> None:
     waiting = bench.enter("p/1", timeout_s=30.0)
     await bench.settle()
+    assert bench.gate.expected_wait_s(ticket("p/1")) is None
+    bench.gate.on_heartbeat(Beat(end_interval_ns=seconds(20)))
+    assert bench.gate.expected_wait_s(ticket("p/1")) == 20.0
     assert bench.of(TurnQueued)[0].timeout_ns == seconds(30), "the client's own deadline comes first"
     refuse = Refuse(program_id="p", ttl_ns=seconds(90), code="expected_wait", reason="about 120 s to wait")
     bench.gate.on_command(refuse)
