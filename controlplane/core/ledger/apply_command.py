@@ -20,6 +20,9 @@ def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         ledger.programs.place(program, command.replica, moves=command.moves)
     elif isinstance(command, cmd.Refuse):
         ledger.runs.refuse(program, now_ns, command.reason, for_good=not command.ttl_ns)
+        if command.code == "expected_wait":
+            # Its place is gone: those who were taken meanwhile were told when it is their turn.
+            program.queued_at_ns = program.urgent_at_ns = 0
     elif isinstance(command, cmd.Adopt):
         ledger.runs.untold.pop(command.program_id, None)
     elif isinstance(command, cmd.Pause) and program.status is Status.ACTIVE:

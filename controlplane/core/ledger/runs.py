@@ -238,7 +238,7 @@ class Runs:
         if program.promised_ns and program.queued_at_ns:
             waited_ns = now_ns - program.queued_at_ns
             self.programs.estimates.departures.waited(program.promised_ns, waited_ns)
-        program.promised_ns = 0
+        program.promised_ns = program.urgent_at_ns = 0
         if accounts.on and program.status is not Status.ACTIVE and not program.parent_id:
             accounts.pledge(program, ProgramForecaster(self.programs.estimates).token_s(program))
         for turn_id, held in self.gates.of(program):

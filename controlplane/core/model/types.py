@@ -66,7 +66,8 @@ class Program:
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
-    promised_ns: int = 0  # from then on, as it was forecast as it came; 0: it was not
+    promised_ns: int = 0  # that it will wait from then on, as it was forecast when it came; 0: it was not
+    urgent_at_ns: int = 0  # when its deadline is near; 0: it has none
     queued_turns: int = 0
     queued_blocks: int = 0  # the estimate for the turns it waits with
     turn_index: int = 0  # turns ended
@@ -150,6 +151,7 @@ class QueuedProgram:
     arrived_at_ns: int
     queued_at_ns: int
     turn_index: int = 0  # turns ended; 0: it is new
+    urgent_at_ns: int = 0  # when it goes before the others, as it has a deadline; 0: it has none
     kv_tier: Tier = Tier.NONE
     cycles: tuple[int, ...] = ()
     phase_since_ns: int = 0
@@ -165,6 +167,7 @@ class QueuedProgram:
             arrived_at_ns=program.arrived_at_ns,
             queued_at_ns=program.queued_at_ns,
             turn_index=program.turn_index,
+            urgent_at_ns=program.urgent_at_ns,
             kv_tier=program.kv_tier,
             cycles=program.cycles,
             phase_since_ns=program.phase_since_ns,

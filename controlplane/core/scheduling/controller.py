@@ -34,7 +34,7 @@ from controlplane.core.scheduling.placing import ended_a_turn, place
 from controlplane.core.scheduling.room import MOST_PASSED_OVER, Fitting, fitting_in
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
 from controlplane.core.scheduling.sensing import observe, sense
-from controlplane.core.scheduling.shedding import shed
+from controlplane.core.scheduling.shedding import is_overdue, shed
 from controlplane.core.scheduling.slots import (
     MOST_TAKEN_BACK,
     first_admissible,
@@ -223,7 +223,7 @@ class Controller:
         self._start_tools(now_ns)
         yield from self._prepare(now_ns)
         if interval_ended:
-            yield from self._shed(now_ns)
+            yield from self._issuing(shed(self.ledger, now_ns), now_ns)
             self._announce()
         self._retain(now_ns)
         asked = ask_again(self.ledger, self.rules.silence, seconds(self.rules.resync_s), now_ns)
@@ -272,14 +272,6 @@ class Controller:
             guess = f" ({' and '.join(guessed)} guessed)" if guessed else ""
             self._admit(chosen.program_id, f"{slot}; {chosen.blocks} blocks{guess}{turn}", now_ns)
 
-    def _shed(self, now_ns: int) -> Steps[None]:
-        """Newcomers that would wait for longer than they can are told so at once."""
-        if self.ledger.gates.newcomers and self.ledger.estimates.departures.each_ns:
-            order = (yield from self._in_order(len(self.ledger.programs.queue), now_ns)).order
-            overdue_ns = 0 if self.preset.packing.ages else seconds(self.rules.overdue_s)
-            yield from self._issuing(shed(self.ledger, order, overdue_ns, now_ns), now_ns)
-        self.ledger.gates.newcomers.clear()
-
     def _note_holds(self, now_ns: int) -> None:
         """What binds those that wait on, and those among them whom something else holds back."""
         programs, spent = self.ledger.programs, self.ledger.accounts.spent_now
@@ -295,17 +287,20 @@ class Controller:
     def _in_order(self, slots: int, now_ns: int) -> Steps[InTurn]:
         """Who may get the next ``slots``: the preset's order, in which tenants take turns.
 
-        Whoever is overdue goes first, unless the order itself brings everybody to its front in time.
+        Whoever is overdue goes first, what has begun before all; where the order brings everybody to its front in
+        time, only newcomers whose deadline is near.
         """
         packing, facts = self.preset.packing, self.ledger.estimates
         waiting = yield from gathering(self.ledger, ProgramForecaster(facts).left if packing.looks_ahead else None)
         order = packing.order(waiting, facts, self.pressure, now_ns)
         yield
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
-        overdue = [] if packing.ages else [each for each in order if each.queued_at_ns <= horizon_ns]
-        if overdue:
-            overdue.sort(key=lambda each: (not each.turn_index, each.queued_at_ns))  # what has begun is finished
-            order = overdue + [each for each in order if each.queued_at_ns > horizon_ns]
+        overdue = [each for each in order if is_overdue(each, horizon_ns, now_ns, ages=packing.ages)]
+        if overdue:  # what has begun goes before newcomers that are
+            gone = {each.program_id for each in overdue} | {each.program_id for each in order if each.turn_index}
+            first = [each for each in order if each.program_id in gone]
+            first.sort(key=lambda each: (not each.turn_index, each.queued_at_ns))
+            order = first + [each for each in order if each.program_id not in gone]
         return self._in_turn(order, slots)
 
     def _in_turn(self, order: Sequence[QueuedProgram], slots: int) -> InTurn:
