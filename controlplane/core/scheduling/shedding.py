@@ -14,14 +14,14 @@ from controlplane.core.model.commands import Refuse
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, QueuedProgram
 
 _LEAST_NS = 30 * NANOSECONDS_PER_SECOND  # before it comes again: who is refused is many
-_URGENT = 4  # who has waited for all but this part of its time goes before the others
+_SURE = 0.75  # of a newcomer's time: it is taken where it is expected to wait for less, and urgent after that
 
 
 def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:
     """Refuse newcomers that would wait too long; the others' waits are noted, to see how good the forecast is.
 
     Who is small goes early, and makes the others wait for longer. So as many are taken as can be served in time one
-    after the other, whatever the order is.
+    after the other, whatever the order is; and some fewer, since early ends are those of small programs.
     """
     each_ns, newcomers, programs = ledger.estimates.departures.each_ns, ledger.gates.newcomers, ledger.programs
     places, gone = {name: place for place, name in enumerate(programs.queue, 1)}, 0
@@ -30,14 +30,14 @@ def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:
         if program is None or program.turn_index or name not in places:
             continue
         ahead = places[name] - gone
-        wait_ns, left_ns = round(ahead * each_ns), until_ns - now_ns
-        if wait_ns <= left_ns:
-            program.urgent_at_ns = until_ns - left_ns // _URGENT
+        wait_ns, sure_ns = round(ahead * each_ns), round(_SURE * (until_ns - now_ns))
+        if wait_ns <= sure_ns:
+            program.urgent_at_ns = now_ns + sure_ns
             program.promised_ns = now_ns - program.queued_at_ns + wait_ns if each_ns else 0
             continue
         gone += 1
         why = f"{ahead - 1} programs are before it: about {wait_ns / NANOSECONDS_PER_SECOND:.0f} s to wait"
-        ttl_ns = max(_LEAST_NS, wait_ns - left_ns)
+        ttl_ns = max(_LEAST_NS, wait_ns - sure_ns)
         yield Refuse(program_id=name, ttl_ns=ttl_ns, code="expected_wait", reason=why)
     newcomers.clear()
 

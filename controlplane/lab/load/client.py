@@ -187,8 +187,10 @@ class ChatClient:
     async def _attempt(self, outcome: TurnOutcome, body: bytes, headers: dict[str, str]) -> None:
         async with self._http.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status in BUSY:
-                wait_s = min(retry_after_s(response) or _USUAL_WAIT_S, _LONGEST_WAIT_S)
-                raise _Busy(await refusal(response), wait_s)
+                wait_s = (
+                    retry_after_s(response) * self._clock.time_scale or _USUAL_WAIT_S
+                )  # it is of the wall clock
+                raise _Busy(await refusal(response), min(wait_s, _LONGEST_WAIT_S))
             if response.status != 200:
                 raise self._refused(response.status, await refusal(response), body)
             if "text/event-stream" not in response.headers.get("content-type", ""):
@@ -205,7 +207,8 @@ class ChatClient:
                 reply.feed(data)
             except (msgspec.DecodeError, UnicodeDecodeError, ReplyBroken) as failure:
                 if isinstance(failure, ReplyBroken) and failure.wait_s and not reply.begun:
-                    raise _Busy(str(failure), min(failure.wait_s, _LONGEST_WAIT_S)) from failure
+                    wait_s = min(failure.wait_s * self._clock.time_scale, _LONGEST_WAIT_S)
+                    raise _Busy(str(failure), wait_s) from failure
                 raise TurnFailed(f"the stream broke: {failure}") from failure
             if reply.begun and not outcome.first_token_ns:
                 outcome.first_token_ns = self._clock.now_ns()
