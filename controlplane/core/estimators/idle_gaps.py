@@ -10,12 +10,19 @@ S is taken where most is known: of this tool, shrunk to the program itself, shru
 heavy-tailed guess for the time in which nothing was seen. A level is shrunk to the next by counting so many gaps
 more that are as that one says.
 
+S may be too low where an end is concluded from it: all levels count the same gaps, h may be too high, and gaps
+become longer. So whoever was taken for ended and came back raises a doubt d, of which each end takes off what it
+risked by its own word, and (1 - h) S counts e^d times. In the long run no larger share of the ends proves false
+than was told, whatever S and h are.
+
 **Paper**: Continuum §4.1 (the empirical distribution of a tool's durations), which knows no end and no silence.
+Gibbs and Candès, Adaptive Conformal Inference Under Distribution Shift (2021), equation 2: the doubt.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 from controlplane.core.estimators.quantiles import Durations
 from controlplane.core.model.types import seconds
@@ -26,6 +33,8 @@ _PRIOR_OF_ALL = 8.0  # gaps of all programs among a program's own: most of what 
 _GUESSED_POINTS = 4  # of the guess, and
 _MOST_POINTS = 12  # of each level that was seen, stand for the whole of it
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
+_DOUBT = 0.5  # that an end which proved false adds: the odds of a return are 1.6 times as high from then on
+_MOST_DOUBT = 7.0  # a thousand times
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,12 +42,26 @@ class Gaps:
     """The latest gaps, of each tool and (under the empty name) of all programs together."""
 
     by_tool: dict[str, Durations] = field(default_factory=lambda: {"": Durations()})
+    doubt: float = 0.0  # d, from 0 to ``_MOST_DOUBT``
 
     def add(self, tool: str, gap_ns: int) -> None:
         """A gap ended; ``tool`` is what ran in it, empty where nobody said."""
         self.by_tool[""].add(gap_ns)
         if tool and (tool in self.by_tool or len(self.by_tool) < _MOST_TOOLS):
             self.by_tool.setdefault(tool, Durations()).add(gap_ns)
+
+    def took_for_ended(self, chance: float) -> None:
+        """A silent program was taken for ended at that chance of its return."""
+        self.doubt = max(0.0, self.doubt - _DOUBT * chance)
+
+    def came_back(self) -> None:
+        """One that had been taken for ended had not."""
+        self.doubt = min(_MOST_DOUBT, self.doubt + _DOUBT)
+
+    def return_probability(self, survival_probability: float, end_ratio: float) -> float:
+        """The chance that a silent program comes back; ``end_ratio``: that one ends after a turn (h)."""
+        still = (1.0 - end_ratio) * survival_probability * exp(self.doubt)
+        return still / (still + end_ratio) if end_ratio > 0 else 1.0
 
     def of(self, tool: str) -> Sequence[int]:
         """The gaps of that tool in ns, ascending; of all for the empty name."""
@@ -102,9 +125,3 @@ class Gaps:
         yield sorted(own_ns), _PRIOR_OF_ALL
         if tool:
             yield self.of(tool), _PRIOR_GAPS
-
-
-def return_probability(survival_probability: float, end_ratio: float) -> float:
-    """The chance that a silent program comes back; ``end_ratio``: that one ends after a turn (h)."""
-    still = (1.0 - end_ratio) * survival_probability
-    return still / (still + end_ratio) if end_ratio > 0 else 1.0

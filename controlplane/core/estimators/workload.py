@@ -10,7 +10,7 @@ from math import exp, log, sqrt
 
 from controlplane.core.estimators.class_stats import ClassRegistry
 from controlplane.core.estimators.departures import Departures
-from controlplane.core.estimators.idle_gaps import Gaps, return_probability
+from controlplane.core.estimators.idle_gaps import Gaps
 from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prefill_cost import EvictionCost, PrefillCost
 from controlplane.core.estimators.prompt_size import PromptSizes
@@ -184,7 +184,7 @@ class Estimates:
         survival_probability = max(
             self.gaps.survival_probability(silent, tool, _own_gaps(program)), self.gaps.tail(silent, tool)
         )
-        return return_probability(survival_probability, self.end_ratio(program))
+        return self.gaps.return_probability(survival_probability, self.end_ratio(program))
 
     # What policies read, beside ``blocks`` and ``shared_tokens``: each is O(log n) or better in what is remembered
 

@@ -221,8 +221,10 @@ class Programs:
             if self.queue and is_root:
                 self.estimates.departures.ended(by=-1)
             program.learned_turns = 0
+        if program.silenced:
+            self.estimates.gaps.came_back()
         program.status = after
-        program.ended_by_word = program.rests = False
+        program.ended_by_word = program.rests = program.silenced = False
         program.warm = False
         program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:

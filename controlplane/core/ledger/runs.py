@@ -24,6 +24,7 @@ _BETWEEN_NS = seconds(10)  # between its turns and tools, as far as they are rep
 _LIKELY = 0.5
 _AT_ONCE = 1024  # programs that are forgotten between two pauses
 _RESTS_NS = seconds(3600)  # that a person may think, and come back to the same program
+_MOST_RESTING = 4096  # programs that have ended; while there are more they are forgotten at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,13 +96,14 @@ class Runs:
         elif not event.for_now:
             self.end_explicitly(program, now_ns, reason)
         elif not program.ended_by_word:  # silence was quicker than its word
-            program.rests = True
+            program.rests, program.silenced = True, False
 
     def end_explicitly(self, program: Program, now_ns: int, reason: str) -> None:
         """Its agent said that the run is over; its children have ended with it."""
         self.end(program, now_ns, reason)
         for name in (program.program_id, *self.programs.children_of(program.program_id)):
-            self.programs.by_name[name].ended_by_word = True
+            family = self.programs.by_name[name]
+            family.ended_by_word, family.silenced = True, False
 
     def family_runs(self, root: Program, now_ns: int, *, explicit: bool = False) -> bool:
         """Whether a child runs: it has a turn or a tool, had one just now, or is likely to come back.
@@ -130,6 +132,7 @@ class Runs:
             elif program.status is Status.ENDED:  # from silence
                 del self.leaving[name]
                 program.rests = goodbye.for_now and not program.ended_by_word
+                program.silenced = False
             elif self.family_runs(program, now_ns, explicit=not goodbye.for_now):
                 continue
             elif not goodbye.for_now:
@@ -266,6 +269,14 @@ class Runs:
             self.programs.move(program, Trigger.END, now_ns)
             self._close(program, now_ns)
 
+    def end_silent(self, program: Program, now_ns: int, reason: str, chance: float) -> None:
+        """Take it for ended, at that chance of its return: should it come back, the estimate was too low."""
+        is_judged = program.gap_since_ns > 0 and not program.quarantined
+        if is_judged:
+            self.programs.estimates.gaps.took_for_ended(chance)
+        self.end(program, now_ns, reason)
+        program.silenced = is_judged
+
     def _learn_from(self, program: Program) -> None:
         estimates = self.programs.estimates
         program.learned_turns = program.turn_index
@@ -298,7 +309,8 @@ class Runs:
             program = programs.by_name.get(name)
             if program is None or program.status is not Status.ENDED:
                 continue
-            rests = program.rests and now_ns - program.ended_at_ns < _RESTS_NS
+            rests = (program.rests or program.silenced) and now_ns - program.ended_at_ns < _RESTS_NS
+            rests = rests and len(self._ended) < _MOST_RESTING
             if rests or program.open_turns or program.open_tools or name in programs.children:
                 self._ended.append((now_ns, name))  # or an end is still to come: a turn's, a late tool's, a child's
             else:

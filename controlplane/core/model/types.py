@@ -89,6 +89,7 @@ class Program:
     ended_by_word: bool = False  # it said goodbye, or its agent did
     ended_at_ns: int = 0
     rests: bool = False  # it has ended for now: who asked it may go on in a while
+    silenced: bool = False  # silence alone says that it has ended
     learned_turns: int = 0  # that its end was learned with, should it come back; 0 while it has not ended
     expected_tokens: int = 0  # what its longest context was expected to be when it was first let in
     warm: bool = False  # it kept its slot since its last turn ended

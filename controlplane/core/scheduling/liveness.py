@@ -80,7 +80,7 @@ def check_liveness(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: b
         unseen_ns = now_ns - program.last_seen_ns
         chance = ledger.estimates.chance_of_return(program, now_ns)
         if unseen_ns >= seconds(rules.end_after_s) or chance < rules.end_below:
-            ledger.runs.end(program, now_ns, _why(unseen_ns, chance))
+            ledger.runs.end_silent(program, now_ns, _why(unseen_ns, chance), chance)
     ledger.runs.leave(now_ns, seconds(rules.end_after_reply_s))
     _end_overlong(ledger, now_ns)
     yield from ledger.publisher_states.retire_replaced(now_ns)
@@ -99,7 +99,7 @@ def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, 
         return
     chance = ledger.estimates.chance_of_return(program, now_ns)
     if chance < rules.end_below:
-        ledger.runs.end(program, now_ns, _why(silent_ns(program, now_ns), chance))
+        ledger.runs.end_silent(program, now_ns, _why(silent_ns(program, now_ns), chance), chance)
         return
     if not program.parent_id:  # a child holds no slot
         program.keep_ratio = keep_ratio(program, ledger.estimates, running, now_ns)

@@ -306,4 +306,5 @@ def test_a_root_is_remembered_as_long_as_its_children() -> None:
     d.end_tool("child")
     d.tick(1000)
     d.tick(1000)
+    d.tick(3600)
     assert d.ledger.programs.by_name.keys() <= {"someone"}

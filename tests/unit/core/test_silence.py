@@ -42,7 +42,25 @@ def test_long_silence_ends_a_program_without_a_slot() -> None:
     assert d.program("a").status is Status.ENDED
     assert d.program("only arrived").status is Status.ENDED
     d.tick(61)
+    assert list(d.ledger.programs.by_name) == ["a"], "it may come back yet, and would prove that wrong"
+    d.tick(3600)
     assert d.ledger.programs.by_name == {}
+
+
+def test_who_was_taken_for_ended_and_comes_back_is_learned_from_at_once() -> None:
+    d = Driver()
+    for name in "abc":
+        d.run_turn(name)
+    assert paused(d, 3240) == ["a", "b", "c"]
+    gaps = d.ledger.estimates.gaps
+    assert (gaps.doubt, len(gaps.of(""))) == (0, 0)
+    d.tick(1800)
+    d.send(d.tools(ev.ProgramEnded, program_id="b"))
+    d.ask("a", "a.2")
+    assert gaps.doubt == 0.5
+    assert gaps.of("")[0] >= seconds(3240 + 1800), "it is the program that it was, and this was a gap of it"
+    d.ask("b", "b.2")
+    assert gaps.doubt == 0.5, "its agent had said that it was over"
 
 
 def test_a_child_that_waits_with_its_root_is_not_silent() -> None:
