@@ -34,7 +34,7 @@ _GUESSED_POINTS = 4  # of the guess, and
 _MOST_POINTS = 12  # of each level that was seen, stand for the whole of it
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
 _DOUBT = 0.5  # that an end which proved false adds: the odds of a return are 1.6 times as high from then on
-_MOST_DOUBT = 7.0  # a thousand times
+_MOST_DOUBT = 4.0  # 55 times: who always comes back must not keep all others from ending
 
 
 @dataclass(slots=True, kw_only=True)
