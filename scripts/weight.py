@@ -47,6 +47,7 @@ bus, rights, listeners: nats bus. bus_ daemon/bus roles. authorization event_soc
   floods pacing model/steps adr/0022 adr/0064
 prompt sizes: sizing. gate/contexts gate/test_contexts bodies encodings prompt_size adr/0061
 replies: gate/repl reply_table test_replies ledger_replies tool_calls shell_commands
+load shedding: shedding departures early_stream test_deadlines sim/deadlines waiting_clients
 gate: gate/ open_gate held_turns adr/0010
 SGLang: sglang
 vLLM: vllm

@@ -41,6 +41,7 @@ FIGURES = (
     Figure(title="JCT mean (s)", real=lambda row: row.figures.jct_mean_s, predicted=lambda s: s.jct_mean_s),
     Figure(title="JCT p95 (s)", real=lambda row: row.figures.jct_p95_s, predicted=lambda s: s.jct_p95_s),
     Figure(title="TTFT mean (s)", real=lambda row: _mean_ttft(row), predicted=lambda s: s.ttft_mean_s),
+    Figure(title="TPOT mean (s)", real=lambda row: row.figures.tpot_mean_s, predicted=lambda s: s.tpot_mean_s),
     Figure(
         title="output tok/s",
         real=lambda row: row.figures.output_tokens_per_s,
@@ -74,6 +75,8 @@ def predict(rows: Sequence[Row], scenario: Scenario, profile: Profile, draws: in
         summaries = [simulate(run).summary for run in runs]
         values, deviations = {}, {}
         for figure in FIGURES:
+            if not figure.real(row):  # older runs did not note it
+                continue
             drawn = [figure.predicted(summary) for summary in summaries]
             values[figure.title] = (figure.real(row), statistics.mean(drawn))
             deviations[figure.title] = statistics.stdev(drawn) if len(drawn) > 1 else 0.0
@@ -128,7 +131,9 @@ def show(predictions: Sequence[Prediction]) -> None:
             found = f"{real:.3g} | {predicted:.3g} ± {one.deviations[title]:.2g}"
             print(f"  {title:14} {found} ({one.error_ratio(title):+.1%})")
     for title in (figure.title for figure in FIGURES):
-        errors = [one.error_ratio(title) for one in predictions]
+        errors = [one.error_ratio(title) for one in predictions if title in one.values]
+        if not errors:
+            continue
         worst, usual = max(map(abs, errors)), statistics.mean(map(abs, errors))
         signed = statistics.mean(errors)
         print(f"{title}: off by {usual:.1%} on average, {worst:.1%} at worst, {signed:+.1%} with its sign")

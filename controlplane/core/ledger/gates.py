@@ -26,7 +26,7 @@ class Gates:
     programs: Programs
     held: dict[str, HeldTurn] = persisted(dict)
     refused: dict[str, int] = persisted(dict)  # turns that left unserved, by code
-    newcomers: dict[str, int] = field(default_factory=dict)  # roots that came lately: until when they wait
+    newcomers: dict[str, int] = field(default_factory=dict)  # roots that came lately: for how long they wait
     held_of: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by root
     own: dict[str, dict[str, None]] = field(default_factory=dict)  # turn_ids by program
     by_publisher: Index = field(default_factory=Index)  # turn_ids

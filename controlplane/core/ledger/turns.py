@@ -136,7 +136,7 @@ class Turns:
         program.gate = place_of(event.publisher)
         self.gates.hold(event.turn_id, self._held(program, event), root, now_ns)
         if event.timeout_ns and root is program and not program.turn_index:
-            self.gates.newcomers[program.program_id] = now_ns + event.timeout_ns
+            self.gates.newcomers[program.program_id] = event.timeout_ns
 
     def submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
         turn_id, programs = event.turn_id, self.programs

@@ -25,13 +25,13 @@ def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:
     """
     each_ns, newcomers, programs = ledger.estimates.departures.each_ns, ledger.gates.newcomers, ledger.programs
     places, gone = {name: place for place, name in enumerate(programs.queue, 1)}, 0
-    for name, until_ns in newcomers.items():
+    for name, timeout_ns in newcomers.items():
         program = programs.by_name.get(name)
         if program is None or program.turn_index or name not in places:
             continue
         ahead = places[name] - gone
-        wait_ns, sure_ns = round(ahead * each_ns), round(_SURE * (until_ns - now_ns))
-        if wait_ns <= sure_ns:
+        wait_ns, sure_ns = round(ahead * each_ns), round(_SURE * timeout_ns)
+        if not each_ns or wait_ns <= sure_ns:
             program.urgent_at_ns = now_ns + sure_ns
             program.promised_ns = now_ns - program.queued_at_ns + wait_ns if each_ns else 0
             continue
