@@ -169,6 +169,7 @@ class Controller:
             continue
         ledger.accounts.overspent.clear()
         ledger.accounts.unanswered.clear()
+        ledger.gates.newcomers.clear()
         yield from ledger.forgetting_ended(now_ns)
         ledger.programs.take_changed(len(ledger.programs.changed))
         ledger.publishers.resync.clear()

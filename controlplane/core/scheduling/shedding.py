@@ -23,7 +23,10 @@ def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:
     Who is small goes early, and makes the others wait for longer. So as many are taken as can be served in time one
     after the other, whatever the order is; and some fewer, since early ends are those of small programs.
     """
-    each_ns, newcomers, programs = ledger.estimates.departures.each_ns, ledger.gates.newcomers, ledger.programs
+    newcomers, ledger.gates.newcomers = ledger.gates.newcomers, {}  # others may come in a pause
+    if not newcomers:
+        return
+    each_ns, programs = ledger.estimates.departures.each_ns, ledger.programs
     places, gone = {name: place for place, name in enumerate(programs.queue, 1)}, 0
     for name, timeout_ns in newcomers.items():
         program = programs.by_name.get(name)
@@ -39,7 +42,6 @@ def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:
         why = f"{ahead - 1} programs are before it: about {wait_ns / NANOSECONDS_PER_SECOND:.0f} s to wait"
         ttl_ns = max(_LEAST_NS, wait_ns - sure_ns)
         yield Refuse(program_id=name, ttl_ns=ttl_ns, code="expected_wait", reason=why)
-    newcomers.clear()
 
 
 def is_overdue(waiting: QueuedProgram, horizon_ns: int, now_ns: int, *, ages: bool) -> bool:

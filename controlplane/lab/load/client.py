@@ -187,9 +187,8 @@ class ChatClient:
     async def _attempt(self, outcome: TurnOutcome, body: bytes, headers: dict[str, str]) -> None:
         async with self._http.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status in BUSY:
-                wait_s = (
-                    retry_after_s(response) * self._clock.time_scale or _USUAL_WAIT_S
-                )  # it is of the wall clock
+                told_s = retry_after_s(response) * self._clock.time_scale  # it is of the wall clock
+                wait_s = told_s or _USUAL_WAIT_S
                 raise _Busy(await refusal(response), min(wait_s, _LONGEST_WAIT_S))
             if response.status != 200:
                 raise self._refused(response.status, await refusal(response), body)

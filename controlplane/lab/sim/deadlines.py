@@ -35,7 +35,6 @@ class Deadlines:
         self._kernel, self._rank, self._timeout_ns = kernel, rank, timeout_ns
         self._leave, self._enter, self._give_up = leave, enter, give_up
         self._ends: dict[str, Handle] = {}  # by program
-        self._until_ns: dict[str, int] = {}
 
     def held(self, session: Session) -> int:
         """The gate holds its turn; for how long it does from now on, 0: as long as it takes."""
@@ -43,9 +42,9 @@ class Deadlines:
             return 0
         now_ns, name = self._kernel.now_ns, session.program_id
         if name not in self._ends:
-            self._until_ns[name] = until_ns = now_ns + self._timeout_ns
-            self._ends[name] = self._kernel.schedule(until_ns, self._rank, self._expired, session)
-        return max(1, self._until_ns[name] - now_ns)
+            self._ends[name] = self._kernel.schedule(now_ns + self._timeout_ns, self._rank, self._expired, session)
+        until_ns: int = self._ends[name][0]
+        return max(1, until_ns - now_ns)
 
     def held_no_more(self, session: Session) -> None:
         if (handle := self._ends.pop(session.program_id, None)) is not None:
@@ -56,7 +55,6 @@ class Deadlines:
         if not session.held:
             return
         session.refusals += 1
-        self.held_no_more(session)
         self._leave(session)
         wait_ns = min(ttl_ns, _LONGEST_NS)
         now_ns = self._kernel.now_ns
@@ -66,5 +64,4 @@ class Deadlines:
             self._kernel.schedule(now_ns + wait_ns, self._rank, self._enter, session)
 
     def _expired(self, session: Session) -> None:
-        self._ends.pop(session.program_id, None)
         self.refused(session, _EXPIRED_NS, f"no slot came free in {self._timeout_ns / seconds(1):.0f} s")

@@ -74,6 +74,14 @@ def test_as_long_as_nobody_knows_how_fast_it_goes_nobody_is_refused(ends: int) -
     assert refused(driver) == {}
 
 
+def test_a_daemon_that_follows_judges_no_newcomers_and_keeps_none() -> None:
+    driver = crowded()
+    ask(driver, "new", timeout_s=1)
+    driver.wait(1)
+    driver.controller.follow(driver.now_ns)
+    assert driver.ledger.gates.newcomers == {}
+
+
 def test_who_has_begun_is_not_refused_and_goes_before_newcomers_that_are_overdue() -> None:
     driver = crowded(overdue_s=100)
     for number in range(3):
