@@ -145,7 +145,7 @@ def served(
         os.environ.pop(name, None)  # what this shell is set to is no part of the comparison
     with contextlib.ExitStack() as stack:
         plugins: tuple[str, ...] = ()
-        variables: dict[str, str] = {}
+        variables = dict(system.variables)
         if system.has_plugin:
             (folder / "penstock.toml").write_text(system.toml)
             arguments = ["--config", str(folder / "penstock.toml")]

@@ -1,13 +1,18 @@
 """What is compared: an engine as it is, its own priorities, and the plugin under a daemon's configuration."""
 
+import json
+import os
 import re
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine_server import STARTUP
+from vllm_server import ASYNC
+
 from ab import ROOT
-from ab.kinds import Kind
+from ab.kinds import VLLM, Kind
 from controlplane.config import parse, show
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.policies.presets import PRESETS
@@ -15,7 +20,17 @@ from controlplane.lab.workload import provenance
 
 STOCK = "stock"
 PRIORITY = "priority"
+AGENTINFER = "agentinfer"
 _STATIC = re.compile(r"static-(\d+)")
+# agentinfer's cost model knows a GPU: these are the 20m shape's times on two cores.
+_AGENTINFER_COSTS = {
+    "ttl_prefill_model_intercept_seconds": 0.01,
+    "ttl_prefill_model_linear_seconds_per_1k_tokens": 0.15,
+    "ttl_prefill_model_quadratic_seconds_per_1k_tokens_squared": 0.038,
+    "decode_step_fixed_seconds": 0.012,
+    "decode_step_seconds_per_request": 0.001,
+    "decode_step_seconds_per_context_token": 2.7e-6,
+}
 _DECIDING = ("core", "tool_calls", "gate", "emit", "transport", "wire", "daemon")
 
 
@@ -23,13 +38,14 @@ _DECIDING = ("core", "tool_calls", "gate", "emit", "transport", "wire", "daemon"
 class System:
     """One of the compared. ``toml`` is the daemon's configuration; empty: neither plugin nor daemon.
 
-    ``flags``: what its engine is started with beside. ``first_come``: its programs' requests are numbered in order
-    of the programs' arrival.
+    ``flags``: what its engine is started with beside. ``variables``: of its engine's environment. ``first_come``:
+    its programs' requests are numbered in order of the programs' arrival.
     """
 
     name: str
     toml: str = ""
     flags: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
     first_come: bool = False
 
     @property
@@ -54,9 +70,31 @@ def by_priority(kind: Kind) -> System:
     return System(name=PRIORITY, flags=kind.priorities, first_come=True)
 
 
+def agentinfer(folder: Path, kind: Kind) -> System:
+    """agentinfer (PyPI), which pauses programs by a time-to-live inside vLLM's scheduler.
+
+    ``folder``: its unpacked wheel; installed, it would replace the command ``vllm``. Raises ``ConfigError``.
+    """
+    core = "agentinfer.agentcache.core"
+    if kind.name != VLLM or not (folder / AGENTINFER).is_dir():
+        raise ConfigError(f"--systems: {AGENTINFER}=FOLDER: expected {VLLM}, and agentinfer's unpacked wheel")
+    flags = ["--async-scheduling", "--scheduler-cls", f"{core}.scheduler.AgentCacheAsyncSchedulerBridge"]
+    for middleware in ("AgentCacheIdentityMiddleware", "AgentCacheLifecycleMiddleware"):
+        flags += ["--middleware", f"{core}.api_adapter.{middleware}"]
+    path = os.pathsep.join(map(str, (ROOT, STARTUP, ASYNC, folder)))
+    settings = json.dumps({"agentcache": {"progress_ttl": _AGENTINFER_COSTS}})
+    return System(
+        name=AGENTINFER,
+        flags=(*flags, "--additional-config", settings),
+        variables={"PYTHONPATH": path, "AGENTCACHE_VLLM_LIFECYCLE_SOCKET": f"/tmp/agentcache-{os.getpid()}"},
+    )
+
+
 def parse_system(text: str, kind: Kind) -> System:
-    """``stock``, ``priority``, ``static-8``, a preset's name, or ``NAME=FILE.toml``. Raises ``ConfigError``."""
+    """``stock``, ``static-8``, a preset's name, ``NAME=FILE.toml`` and the like. Raises ``ConfigError``."""
     name, separator, file = text.partition("=")
+    if name == AGENTINFER:
+        return agentinfer(Path(file).absolute(), kind)
     if separator:
         toml = Path(file).read_text()
         parse(tomllib.loads(toml))
@@ -69,7 +107,9 @@ def parse_system(text: str, kind: Kind) -> System:
         return static(int(found[1]))
     if name in PRESETS:
         return System(name=name, toml=f'preset = "{name}"\n')
-    known = ", ".join((STOCK, *([PRIORITY] if kind.priorities else []), "static-N", *PRESETS, "NAME=FILE.toml"))
+    own = [PRIORITY] if kind.priorities else []
+    rivals = [f"{AGENTINFER}=FOLDER"] if kind.name == VLLM else []
+    known = ", ".join((STOCK, *own, *rivals, "static-N", *PRESETS, "NAME=FILE.toml"))
     raise ConfigError(f"--systems: expected some of {known}, got {text!r}")
 
 

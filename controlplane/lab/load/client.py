@@ -13,7 +13,7 @@ from controlplane.lab.load.answers import error_in, positive, refusal, retry_aft
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.sse import HOLD_HEADER, ReplyBroken, ReplyStream
 
-SESSION_HEADER = "x-litellm-session-id"
+SESSION_HEADER = "x-session-id"
 AGENT_HEADER = "x-penstock-agent"
 TURN_HEADER = "x-penstock-turn-id"  # of a gate's answers
 BUSY = frozenset({429, 503})

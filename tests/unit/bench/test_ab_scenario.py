@@ -36,11 +36,15 @@ def test_systems_are_named(tmp_path: Path) -> None:
     assert parse_system(f"gentle={own}", KINDS[SGLANG]) == System(name="gentle", toml=own.read_text())
     priority = parse_system("priority", KINDS[VLLM])
     assert (priority.flags, priority.first_come) == (("--scheduling-policy", "priority"), True)
+    (tmp_path / "agentinfer").mkdir()
+    rival = parse_system(f"agentinfer={tmp_path}", KINDS[VLLM])
+    assert str(tmp_path) in rival.variables["PYTHONPATH"] and "--scheduler-cls" in rival.flags
     own.write_text("[admission]\nbeta = 2\n")
     for bad, message in (
         ("marz", "some of stock, static-N, fcfs, "),
         (f"x={own}", "beta"),
         ("priority", "priority is not tried on SGLang"),
+        (f"agentinfer={tmp_path}", "expected vllm"),
     ):
         with pytest.raises(ConfigError, match=message):
             parse_system(bad, KINDS[SGLANG])

@@ -50,7 +50,7 @@ async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     assert recorder.seen[-1].programs_ended == 3
     assert len({p.program_id for p in result.programs}) == 3
     assert all(p.program_id.startswith("grow-") for p in result.programs)
-    assert {headers["x-litellm-session-id"] for headers in endpoint.headers} == {
+    assert {headers["x-session-id"] for headers in endpoint.headers} == {
         p.program_id for p in result.programs
     }
     by_length = sorted(endpoint.requests, key=lambda body: len(body["messages"]))
@@ -84,7 +84,7 @@ async def test_who_came_first_has_the_lowest_number_in_all_its_turns() -> None:
     endpoint = EndpointDouble()
     programs = [program(name, (10, 1), (20, 1)) for name in "abc"]
     await run(endpoint, *programs, run_id="x", arrival=Poisson(100.0), first_come=True)
-    ids = [headers["x-litellm-session-id"] for headers in endpoint.headers]
+    ids = [headers["x-session-id"] for headers in endpoint.headers]
     numbers = {(program_id, body["priority"]) for program_id, body in zip(ids, endpoint.requests, strict=True)}
     assert numbers == {(f"replay-x-{number:05d}", number) for number in range(3)}
 
@@ -180,7 +180,7 @@ async def test_identity_in_the_body_or_nowhere() -> None:
     nowhere = EndpointDouble()
     await run(nowhere, program("a", (10, 1)), identity="none")
     assert "program_id" not in nowhere.requests[0]
-    assert "x-litellm-session-id" not in nowhere.headers[0]
+    assert "x-session-id" not in nowhere.headers[0]
 
 
 @pytest.mark.asyncio

@@ -161,7 +161,7 @@ async def test_siblings_have_the_beginning_of_their_system_message_in_common() -
     await run(endpoint, *tree(), arrival=Closed(1), shared_prefix=10)
     systems = {}
     for body, headers in zip(endpoint.requests, endpoint.headers, strict=True):
-        systems.setdefault(headers["x-litellm-session-id"], body["messages"][0]["content"].split())
+        systems.setdefault(headers["x-session-id"], body["messages"][0]["content"].split())
     by_length = sorted(systems.values(), key=len)
     assert [len(words) for words in by_length] == [10, 10, 30, 30]
     assert by_length[2] == by_length[3]
