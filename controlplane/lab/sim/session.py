@@ -35,7 +35,7 @@ class Session:
         self.reported: Reporting = (
             parent.reported if parent is not None else reported(trace.telemetry or telemetry, trace.program_id)
         )
-        self.agent = trace.source if self.reported.run else ""  # one with an adapter says which it is
+        self.agent = trace.source  # whatever its client tells: the gate knows it by its tools and instructions
         self.index = 0
         self.attempt = 0  # how often its turn was begun again: its engine had died
         self.lost_ns = 0  # that its turn was on engines that died, and until it was sent again

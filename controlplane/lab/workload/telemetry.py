@@ -1,7 +1,7 @@
-"""What clients tell of themselves beside their program's id: a dimension of every trial.
+"""What clients tell of themselves beside their program's id and their requests: a dimension of every trial.
 
 Most clients of a real node have no adapter. A policy that was only tried with agents that report every tool was not
-tried.
+tried. Which kind of agent asks is in each request, as the tools and instructions that it offers.
 """
 
 from dataclasses import dataclass

@@ -28,3 +28,5 @@ def test_runs_are_told_of_by_those_who_tell_and_replies_where_they_are_read(tele
     said = sorted((event.tool, event.tool_calls) for _, event in control.of(ev.TurnEnded))
     read = [("", 0)] * len(PROGRAMS) + [("bash", 1)] * len(PROGRAMS)
     assert said == (read if telemetry is Telemetry.TURNS else [("", -1)] * 2 * len(PROGRAMS))
+    agents = {event.agent for _, event in control.of(ev.TurnQueued)}
+    assert agents == {"test"}  # it is in their requests, whatever else is told
