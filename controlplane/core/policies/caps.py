@@ -12,7 +12,7 @@ from controlplane.core.policies.facts import return_price
 
 NO_CAP = 1 << 30
 _LEAST_TOOLS_PER_PROGRAM = 0.05
-_MOST_EXCESS = 0.5
+MOST_RECOMPUTED = 0.5  # of the pool: so much more than it may be asked for where what goes has to be computed again
 _LEAST_PRICE = 0.01  # of computing: below that all that fits is tolerated anyhow
 _MARGIN = 8  # of what is displaced next, this power of the share kept so far is: memory that is full keeps no more
 
@@ -79,7 +79,7 @@ def tolerated_excess(
     if not waste_ratio or recompute_ns <= 0:
         return 0.0, 0.0
     worth = waste_ratio * (marginal_throughput * facts.turn_service_ns / recompute_ns) ** 4
-    later, now = min(_MOST_EXCESS, worth), min(_MOST_EXCESS, worth * worth)
+    later, now = min(MOST_RECOMPUTED, worth), min(MOST_RECOMPUTED, worth * worth)
     host_hit_ratio = facts.host_hit_ratio**_MARGIN
     if most := below_ratio * host_hit_ratio:
         worth /= max(_LEAST_PRICE, return_price(facts, host_hit_ratio)) ** 4

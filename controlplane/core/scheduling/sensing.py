@@ -6,6 +6,7 @@ from controlplane.core.estimators.workload import as_seconds
 from controlplane.core.ledger.turns import Signals
 from controlplane.core.model.events import HostSampled, PoolSampled
 from controlplane.core.model.types import Pressure, seconds
+from controlplane.core.policies.caps import MOST_RECOMPUTED
 from controlplane.core.scheduling.demand import demand_blocks, engine_demand, growth, sample_weight
 from controlplane.core.scheduling.overload import IntervalLoad, detect
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
@@ -32,7 +33,7 @@ def sense(state: ControllerState, rules: ControlRules, decay: Decay | None, now_
         cpu_use_ratio=host.cpu_use_ratio,
         cpu_stall_ratio=host.cpu_stall_ratio,
         kv_use_ratio=_fullness(state, _use_ratio(state, demand_blocks(ledger, decay, now_ns))),
-        retractions=signals.retractions,
+        retractions=0 if _kept_below(state) else signals.retractions,
         cold_returns=signals.cold_returns,
     )
     ledger.turns.signals = Signals()
@@ -88,6 +89,11 @@ def _use_ratio(state: ControllerState, blocks: int) -> float:
 def _fullness(state: ControllerState, use_ratio: float) -> float:
     """What overload is judged by: where contexts are cheap to compute again, the pool may well be overfull."""
     return use_ratio / (1.0 + state.window.excess_now_ratio)
+
+
+def _kept_below(state: ControllerState) -> bool:
+    """Whether what is thrown out of the pool is likely to be had from memory below it, for little."""
+    return state.window.excess_now_ratio > MOST_RECOMPUTED
 
 
 def _forecast(state: ControllerState, rules: ControlRules, now_ns: int) -> tuple[int, ...]:

@@ -3,8 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from support.core_driver import Driver
 
+from controlplane.core.model.types import seconds
+from controlplane.core.policies.presets import PRESETS
 from controlplane.core.scheduling.overload import IntervalLoad, Overload, OverloadRules, detect
+from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.core.scheduling.sensing import sense
 
 CALM = IntervalLoad(tools=0, cpus=4.0, slowdown_ratio=1.0, kv_use_ratio=0.0, retractions=0, cold_returns=0)
 CROWDED = replace(CALM, tools=4, slowdown_ratio=1.5)
@@ -53,3 +58,12 @@ def test_between_the_marks_the_cache_keeps_its_verdict_and_loses_its_streak() ->
     states = run(low, low, between, low, low, low, state=Overload(kv=True))
     assert [s.kv for s in states] == [True, True, True, True, True, False]
     assert not run(*[between] * 5)[-1].kv
+
+
+def test_what_memory_below_the_device_keeps_may_be_thrown_out() -> None:
+    for tolerated, overloaded in ((0.5, True), (0.51, False)):  # of the pool: more only where loading is cheap
+        state = Driver(PRESETS["penstock"]).controller.state
+        state.window = replace(state.window, excess_now_ratio=tolerated)
+        state.ledger.turns.signals.retractions = 1
+        sense(state, ControlRules(), None, seconds(1))
+        assert state.overload.kv == overloaded

@@ -50,9 +50,7 @@ async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     assert recorder.seen[-1].programs_ended == 3
     assert len({p.program_id for p in result.programs}) == 3
     assert all(p.program_id.startswith("grow-") for p in result.programs)
-    assert {headers["x-session-id"] for headers in endpoint.headers} == {
-        p.program_id for p in result.programs
-    }
+    assert {headers["x-session-id"] for headers in endpoint.headers} == {p.program_id for p in result.programs}
     by_length = sorted(endpoint.requests, key=lambda body: len(body["messages"]))
     first = [body["messages"] for body in by_length if len(body["messages"]) == 2]
     assert len(first) == 3
