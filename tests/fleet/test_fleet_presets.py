@@ -116,7 +116,9 @@ async def crowd(site: Site) -> AsyncIterator[Crowd]:
 async def test_a_program_that_thunderagent_paused_goes_on_wherever_there_is_room(tmp_path: Path) -> None:
     with site_of("thunderagent", tmp_path) as site:
         async with crowd(site) as c:
-            pause = await c.bus.hears(lambda each: isinstance(each, cmd.Pause), "a pause")
+            pause = await c.bus.hears(
+                lambda each: isinstance(each, cmd.Pause) and each.program_id == "acts", "its pause"
+            )
             assert "of the pool: acting" in pause.reason
             c.begin("acts", SMALL + 1000)
             await c.stands("acts", "its turn at the gate", status="waiting", replica=CROWDED)
