@@ -15,7 +15,7 @@ Run = Callable[[str], str]
 
 def _ab(*arguments: str | Path) -> str:
     command = [sys.executable, str(ROOT / "bench" / "ab_engine.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
