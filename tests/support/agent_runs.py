@@ -57,7 +57,7 @@ def run_agent(python: str, script: str, told: dict[str, Any], url: str, **variab
     """Run one of ``scripts`` to its end; the JSON on its last line. ``variables``: more of its environment."""
     command = [python, str(SCRIPTS / script), json.dumps(told)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(url) | variables
+        command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, env=environment(url) | variables
     )
     return _last_line(done.returncode, done.stdout, done.stderr)
 
