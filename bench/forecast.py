@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from controlplane.core.estimators.demand_curve import Growing
 from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
@@ -32,7 +33,7 @@ LOAD, POOL_PROGRAMS = "load:1", 5.0
 LEARNING = 0.2  # of the programs: those that came first
 FEWEST = 20
 TOKEN_S = 0.03  # of a reply, where many run
-Sample = tuple[str, int, float, float]  # program, turns ended; memory x time and turns left, as they were forecast
+Samples = dict[tuple[str, int], tuple[float, float]]  # by program and turns ended: memory x time and turns left
 
 
 class Watching(Controller):
@@ -40,7 +41,7 @@ class Watching(Controller):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.samples: dict[tuple[str, int], Sample] = {}
+        self.samples: Samples = {}
 
     def receive(self, event: ev.Event, now_ns: int) -> None:
         super().receive(event, now_ns)
@@ -51,11 +52,9 @@ class Watching(Controller):
         if program.parent_id or program.turn_index not in TURNS or at in self.samples:
             return
         forecaster = ProgramForecaster(estimates)
-        blocks, last, lifetimes = (
-            forecaster.waiting(program) if program.queued_turns else forecaster.active(program)
-        )
-        turns = estimates.lives.turns_left(program.class_key, program.turn_index)
-        self.samples[at] = (*at, (blocks + max(blocks, last)) / 2 * lifetimes, turns)
+        waits = bool(program.queued_turns)
+        ahead = forecaster.waiting(program) if waits else Growing(*forecaster.active(program))
+        self.samples[at] = ahead.left, estimates.lives.turns_left(program.class_key, program.turn_index)
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -81,7 +80,7 @@ def left_token_s(program: ProgramTrace, turn: int) -> float:
     )
 
 
-def samples_of(trace: str, programs: int, seed: int) -> tuple[list[Sample], dict[str, ProgramTrace]]:
+def samples_of(trace: str, programs: int, seed: int) -> tuple[Samples, dict[str, ProgramTrace]]:
     """What was forecast in a run, without those that came while little was known; the programs by name."""
     workload = Workload(trace=trace, programs=programs, cpus=64.0, humans=False, telemetry=Telemetry.NONE)
     hardware = Hardware(pool_programs=POOL_PROGRAMS)
@@ -97,7 +96,8 @@ def samples_of(trace: str, programs: int, seed: int) -> tuple[list[Sample], dict
 
     simulate(run, controller=watching)
     late = {program.program_id for program in run.programs[int(LEARNING * len(run.programs)) :]}
-    return [each for each in made[0].samples.values() if each[0] in late], {p.program_id: p for p in run.programs}
+    known = {program.program_id: program for program in run.programs}
+    return {at: sample for at, sample in made[0].samples.items() if at[0] in late}, known
 
 
 def table(trace: str, programs: int, seeds: Sequence[int]) -> None:
@@ -105,16 +105,16 @@ def table(trace: str, programs: int, seeds: Sequence[int]) -> None:
     found: dict[int, list[tuple[float, float, float, float, float]]] = defaultdict(list)
     for seed in seeds:
         samples, known = samples_of(trace, programs, seed)
-        for turn in TURNS:
-            of_kind = defaultdict(list)
-            for program in known.values():
-                if len(program.turns) > turn:
-                    of_kind[program.source].append(left_token_s(program, turn))
-            for name, at, left, turns in samples:
-                if at == turn:
-                    program = known[name]
-                    kind = statistics.fmean(of_kind[program.source])
-                    found[turn].append((left, left_token_s(program, turn), kind, turns, len(program.turns) - turn))
+        of_kind = defaultdict(list)
+        for program in known.values():
+            for turn in TURNS:
+                if turn < len(program.turns):
+                    of_kind[program.source, turn].append(left_token_s(program, turn))
+        kinds = {at: statistics.fmean(left) for at, left in of_kind.items()}
+        for (name, turn), (left, turns) in samples.items():
+            program = known[name]
+            true, true_turns = left_token_s(program, turn), len(program.turns) - turn
+            found[turn].append((left, true, kinds[program.source, turn], turns, true_turns))
     print(f"{trace}\n  turn  programs   rank  by kind  turns")
     for turn, rows in sorted(found.items()):
         if len(rows) >= FEWEST:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine_server import STARTUP
-from vllm_server import ASYNC
+from vllm_server import PATH
 
 from ab import ROOT
 from ab.kinds import VLLM, Kind
@@ -81,12 +80,14 @@ def agentinfer(folder: Path, kind: Kind) -> System:
     flags = ["--async-scheduling", "--scheduler-cls", f"{core}.scheduler.AgentCacheAsyncSchedulerBridge"]
     for middleware in ("AgentCacheIdentityMiddleware", "AgentCacheLifecycleMiddleware"):
         flags += ["--middleware", f"{core}.api_adapter.{middleware}"]
-    path = os.pathsep.join(map(str, (ROOT, STARTUP, ASYNC, folder)))
     settings = json.dumps({"agentcache": {"progress_ttl": _AGENTINFER_COSTS}})
     return System(
         name=AGENTINFER,
         flags=(*flags, "--additional-config", settings),
-        variables={"PYTHONPATH": path, "AGENTCACHE_VLLM_LIFECYCLE_SOCKET": f"/tmp/agentcache-{os.getpid()}"},
+        variables={
+            "PYTHONPATH": f"{PATH}:{folder}",
+            "AGENTCACHE_VLLM_LIFECYCLE_SOCKET": f"/tmp/agentcache-{os.getpid()}",
+        },
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from engine_server import ROOT, STARTUP, EngineServer
 
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
+PATH = f"{ROOT}:{STARTUP}:{ASYNC}"
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in EngineCore, as on one GPU
@@ -50,5 +51,4 @@ class VllmServer(EngineServer):
         return ["-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", *_ARGUMENTS, *own]
 
     def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
-        path = f"{ROOT}:{STARTUP}:{ASYNC}"
-        return {**_ENVIRONMENT, "PYTHONPATH": path, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
+        return {**_ENVIRONMENT, "PYTHONPATH": PATH, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}

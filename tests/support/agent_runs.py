@@ -54,7 +54,10 @@ def python_of(name: str) -> str:
 
 
 def run_agent(python: str, script: str, told: dict[str, Any], url: str, **variables: str) -> dict[str, Any]:
-    """Run one of ``scripts`` to its end; the JSON on its last line. ``variables``: more of its environment."""
+    """Run one of ``scripts`` to its end; the JSON on its last line. ``variables``: more of its environment.
+
+    It has long: its frameworks may be imported for the first time.
+    """
     command = [python, str(SCRIPTS / script), json.dumps(told)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, env=environment(url) | variables
