@@ -23,6 +23,7 @@ from controlplane.daemon.daemon import Daemon
 from controlplane.daemon.observe.decision_log import DecisionLog
 from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.regrets import Regrets
+from controlplane.daemon.observe.samples import Samples
 from controlplane.daemon.observe.telemetry import Telemetry
 from controlplane.daemon.process.disk import BackgroundFile, DiskWriter
 from controlplane.daemon.process.instance_lock import instance_lock
@@ -94,6 +95,9 @@ async def attach_services(
         ending.callback(log.close)
         journal.views.append(log)
     regrets.on_verdict.append(journal.verdict)
+    samples = Samples(daemon.status)
+    journal.views.append(samples)
+    ending.callback(tasks.start_soon(daemon.tasks.keep, "samples", samples.keep).cancel)
     daemon.pipeline.recorders += [journal, regrets]  # a decision stands before its verdict
     ending.callback(lambda: regrets.rest(daemon.clock.now_ns()))
     watch = HealthWatch(daemon.own, daemon.status, state_dir)
@@ -109,9 +113,9 @@ async def attach_services(
     )
     ending.push_async_callback(to_thread.run_sync, telemetry.close)
     is_default = config.http.listen == DEFAULT_HTTP
-    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, journal, is_default=is_default)
+    page = HttpServer(daemon, config.http.listen, telemetry, regrets.view, journal, samples, is_default=is_default)
     ending.push_async_callback(page.stop)
-    server = GrpcServer(ControlApi(daemon), config.api, control_path(config.node, state_dir))
+    server = GrpcServer(ControlApi(daemon, samples), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)
     await tasks.start(_obey_signals, daemon)
     opening = partial(_open, daemon, [server, page])

@@ -17,6 +17,7 @@ from controlplane.core.model.events import OperatorOrders
 from controlplane.core.model.types import Status as ProgramStatus
 from controlplane.daemon.api.views import Listing, listing
 from controlplane.daemon.daemon import Daemon
+from controlplane.daemon.observe.samples import Sample, Samples
 from controlplane.daemon.process.reload import ConfigState
 from controlplane.daemon.shadow.shadow import FAILED
 from controlplane.daemon.status.decisions import Decision
@@ -49,11 +50,18 @@ class Promoted:
     shadow_settings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleListing:
+    """The reply of ``ListSamples``."""
+
+    samples: Sequence[Sample]
+
+
 class ControlApi:
     """Requests are ``Fields`` of the method's message; replies are records with its reply's fields."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, samples: Samples) -> None:
+        self._daemon, self._samples = daemon, samples
         self._publisher = publisher_name(daemon.config.node, CONTROL_ROLE, daemon.boot_id)
         self._sequence = 0
         self._one_order = Lock()
@@ -81,6 +89,9 @@ class ControlApi:
 
     async def list_engines(self, request: Fields) -> EngineListing:
         return engine_listing(list(self._daemon.engines()), self._daemon.moves, most=request.limit)
+
+    async def list_samples(self, request: Fields) -> SampleListing:
+        return SampleListing(samples=self._samples.since(request.after_ms))
 
     async def watch_decisions(self, request: Fields) -> AsyncIterator[Decision]:
         async for decision in self._daemon.decisions.watch(request.program_id):

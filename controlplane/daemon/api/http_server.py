@@ -16,6 +16,7 @@ from controlplane.daemon.api.views import listing
 from controlplane.daemon.daemon import Daemon
 from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.regrets import RegretView
+from controlplane.daemon.observe.samples import Samples
 from controlplane.daemon.observe.telemetry import Telemetry
 from controlplane.daemon.observe.timeline_view import timeline
 from controlplane.daemon.process.logs import logger
@@ -47,12 +48,13 @@ class HttpServer:
         telemetry: Telemetry,
         regret: Callable[[], RegretView],
         journal: Journal,
+        samples: Samples,
         *,
         is_default: bool,
     ) -> None:
         self.listen = listen
         self._daemon, self._telemetry, self._is_default = daemon, telemetry, is_default
-        self._regret, self._journal = regret, journal
+        self._regret, self._journal, self._samples = regret, journal, samples
         self._one_scrape, self._scrapes, self._scraped = Lock(), 0, b""
         self._one_listing = Lock()
         self.listener: HttpListener | None = None
@@ -75,6 +77,7 @@ class HttpServer:
                 web.get("/metrics", self._metrics),
                 web.get("/healthz", self._healthz),
                 web.get("/live", self._live),
+                web.get("/samples", self._all_samples),
                 web.get("/program", self._program),
                 web.get("/programs", self._programs),
                 web.static("/page", _PAGE),
@@ -137,6 +140,10 @@ class HttpServer:
         response.force_close()
         return response
 
+    async def _all_samples(self, _: web.Request) -> web.StreamResponse:
+        """An hour of the node's life, the oldest first."""
+        return web.Response(body=msgspec.json.encode(self._samples.since()), content_type="application/json")
+
     async def _program(self, request: web.Request) -> web.StreamResponse:
         """The time line of the program ``id``; 304 where whoever asks again has it as it is."""
         program_id = request.query.get("id", "")
@@ -189,6 +196,7 @@ class HttpServer:
                 ),
                 "engines": engine_listing(list(daemon.engines()), daemon.moves, most=_MOST_ENGINES),
                 "regret": self._regret(),
+                "samples": self._samples.since(round((time.time() - 2 * self._every_s - 1) * 1000)),
             }
             self._latest = msgspec.json.encode(content)
             self._latest_s = now_s

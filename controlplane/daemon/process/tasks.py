@@ -24,6 +24,7 @@ FATES = {
     "config watch": 30.0,
     "shadow estimates": 30.0,
     "health": 5.0,
+    "samples": 5.0,
     "nats-server": 1.0,
     "page and control API": 5.0,  # and what the supervisor is told
     "hooks": 5.0,

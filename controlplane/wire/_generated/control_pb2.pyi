@@ -260,6 +260,101 @@ class Move(google.protobuf.message.Message):
 global___Move = Move
 
 @typing.final
+class ListSamplesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AFTER_MS_FIELD_NUMBER: builtins.int
+    after_ms: builtins.int
+    """Only those that end later, in Unix milliseconds; 0: all."""
+    def __init__(
+        self,
+        *,
+        after_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_ms", b"after_ms"]) -> None: ...
+
+global___ListSamplesRequest = ListSamplesRequest
+
+@typing.final
+class ListSamplesReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: builtins.int
+    @property
+    def samples(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
+    def __init__(
+        self,
+        *,
+        samples: collections.abc.Iterable[global___Sample] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["samples", b"samples"]) -> None: ...
+
+global___ListSamplesReply = ListSamplesReply
+
+@typing.final
+class Sample(google.protobuf.message.Message):
+    """A while of a node's life: states are their means in it, counts what came in it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AT_MS_FIELD_NUMBER: builtins.int
+    SPAN_S_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    ACTIVE_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    KV_USE_RATIO_FIELD_NUMBER: builtins.int
+    CPU_USE_RATIO_FIELD_NUMBER: builtins.int
+    CPU_STALL_RATIO_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
+    ANONYMOUS_TURNS_FIELD_NUMBER: builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    at_ms: builtins.int
+    """Its end, in Unix milliseconds."""
+    span_s: builtins.float
+    """How long it was, by the daemon's clock."""
+    limit: builtins.float
+    """Of the window; 0: no limit."""
+    active: builtins.float
+    waiting: builtins.float
+    kv_use_ratio: builtins.float
+    """The demand's share of the pool; may exceed 1."""
+    cpu_use_ratio: builtins.float
+    cpu_stall_ratio: builtins.float
+    turns: builtins.int
+    """That ended, and of these whose requests named no program."""
+    anonymous_turns: builtins.int
+    prompt_tokens: builtins.int
+    """Of the turns that ended: prompt, of these cached, and output."""
+    cached_tokens: builtins.int
+    output_tokens: builtins.int
+    refused: builtins.int
+    """Turns that gates did not serve."""
+    def __init__(
+        self,
+        *,
+        at_ms: builtins.int = ...,
+        span_s: builtins.float = ...,
+        limit: builtins.float = ...,
+        active: builtins.float = ...,
+        waiting: builtins.float = ...,
+        kv_use_ratio: builtins.float = ...,
+        cpu_use_ratio: builtins.float = ...,
+        cpu_stall_ratio: builtins.float = ...,
+        turns: builtins.int = ...,
+        anonymous_turns: builtins.int = ...,
+        prompt_tokens: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
+        output_tokens: builtins.int = ...,
+        refused: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active", b"active", "anonymous_turns", b"anonymous_turns", "at_ms", b"at_ms", "cached_tokens", b"cached_tokens", "cpu_stall_ratio", b"cpu_stall_ratio", "cpu_use_ratio", b"cpu_use_ratio", "kv_use_ratio", b"kv_use_ratio", "limit", b"limit", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "refused", b"refused", "span_s", b"span_s", "turns", b"turns", "waiting", b"waiting"]) -> None: ...
+
+global___Sample = Sample
+
+@typing.final
 class WatchDecisionsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
