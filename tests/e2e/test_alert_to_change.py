@@ -5,74 +5,22 @@ Every wait is for a state, which a busy machine reaches late.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.documents import ROOT, blocks
-from support.ports import free_port
+from support.documents import ROOT
 from support.programs import needs
-from support.terminals import Terminals, with_commands_of
+from support.tutorial import Reader
 
 pytestmark = needs("prometheus", "promtool")
 PAGE = ROOT / "docs" / "tutorial" / "from-an-alert-to-a-better-setting.md"
-PATIENCE_S = 400.0  # a replay has little claim on the machine
-# Commands that go on until Ctrl-C, and what they say once they are there; of the load nothing is waited for.
-SERVE = {"penstock up": r"\bup\b", "penstock engine-double": "listens on", "prometheus": "ready to receive"}
-LOAD = "penstock replay"
-
-
-class Reader:
-    """Types the page's lines in their order, at addresses that are free here."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.terminals = Terminals(
-            folder, with_commands_of(sys.executable, PENSTOCK_STATE_DIR=str(folder / "state"), COLUMNS="200")
-        )
-        ports = {port: str(free_port()) for port in ("9467", "9090", "30117")}
-        self._instead = {f"127.0.0.1:{port}": f"127.0.0.1:{free}" for port, free in ports.items()}
-        self._instead["--port 30117"] = f"--port {ports['30117']}"
-        self.lines = iter([self.fit(line) for block in blocks(PAGE) for line in block.commands])
-        self.files = {block.language: [] for block in blocks(PAGE) if block.language in ("toml", "yaml")}
-        for block in blocks(PAGE):
-            if block.language in self.files:
-                self.files[block.language].append(self.fit(block.text))
-
-    def fit(self, text: str) -> str:
-        for written, meant in self._instead.items():
-            text = text.replace(written, meant)
-        return text
-
-    def next(self, begins: str, **names: str) -> str:
-        """Type the next line, which begins so, with what the page calls NAMES put in; return what it said."""
-        line = next(self.lines)
-        assert line.startswith(begins), f"the page goes on with {line!r}"
-        for written, meant in names.items():
-            line = line.replace(written, meant)
-        for command, said in SERVE.items():
-            if line.startswith(f"{command} "):
-                self.terminals.start(line).until_said(said, PATIENCE_S)
-                return ""
-        if line.startswith(LOAD):
-            self.terminals.start(line)
-            return ""
-        terminal = self.terminals.start(line)
-        assert terminal.wait(PATIENCE_S) == 0, f"{line}: {terminal.said[-2000:]}"
-        assert "Traceback" not in terminal.said
-        return terminal.said
-
-    def end(self) -> None:
-        """Nothing is left to type; Ctrl-C in each terminal."""
-        assert list(self.lines) == []
-        self.terminals.interrupt()
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    made = Reader(tmp_path)
+    made = Reader(PAGE, tmp_path)
     yield made
     made.terminals.close()
 

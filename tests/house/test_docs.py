@@ -31,8 +31,7 @@ _UNDONE = re.compile(
 )
 _NULL = "what a figure without a value means"
 STANDS = {
-    "README.md: not yet": "deploy.md: nothing here can start containers or a cluster",
-    "README.md: never been started": "the same",
+    "README.md: never been started": "deploy.md: nothing here can start containers or a cluster",
     "README.md: not been measured": "vLLM on a GPU: benchmarks.md has SGLang's run alone",
     "docs/reference/benchmarks.md: not measured": "the same",
     "CHANGELOG.md: not yet": "the heading of what the release is without",
