@@ -1,5 +1,6 @@
 """What a reader must know before believing an answer."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -56,7 +57,11 @@ def notes(
             f"the engine pins and orders nothing ({passive[0] if passive else ''}): nor does it in the "
             "simulator, under any preset",
         ),
-        (errors, f"{len(errors)} simulated programs failed and are in no figure ({errors[0] if errors else ''})"),
+        (
+            errors,
+            f"{len(errors) / max(1, len(runs)):.0f} of {len(runs[0].programs)} programs would have been turned away "
+            f"or would have failed, the mean of {len(runs)} runs: they are in no figure ({_commonest(errors)})",
+        ),
         (
             question.agents,
             "arrivals are those that were recorded: clients that begin a "
@@ -84,6 +89,10 @@ def _guesses(observed: Observed, costs: StepCosts, runs: Sequence[RunResult]) ->
             f"{seen:,}: how long that takes is a guess",
         ),
     )
+
+
+def _commonest(errors: Sequence[str]) -> str:
+    return Counter(errors).most_common(1)[0][0] if errors else ""
 
 
 def _many(sizes: Iterable[int]) -> float:

@@ -103,6 +103,7 @@ class Recorded:
     known_before: set[str] = field(default_factory=set)  # programs that were there when the log began
     engines: dict[str, SeenEngine] = field(default_factory=dict)
     hosts: list[tuple[int, ev.HostSampled]] = field(default_factory=list)  # when the host was sampled
+    timeout_ns: int = 0  # for which a gate held who had not begun, at most; 0: none said so
     configs: list[tuple[int, str]] = field(default_factory=list)
     answers_ns: list[int] = field(default_factory=list)  # from each decision until its answer came
     note: str = ""  # the log's end is cut
@@ -235,6 +236,7 @@ class _Reader:
     def _queued(self, event: ev.TurnQueued, now_ns: int) -> None:
         turn, program = self._turn(event, now_ns), self._found.programs[event.program_id]
         turn.asked_ns = now_ns if turn.asked_ns < 0 else turn.asked_ns
+        self._found.timeout_ns = max(self._found.timeout_ns, event.timeout_ns)
         program.agent = program.agent or event.agent
         program.parent_id = program.parent_id or event.parent_id
 

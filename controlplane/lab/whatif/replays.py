@@ -152,6 +152,7 @@ class Replays:
                     workload=Workload(
                         trace="recorded",
                         shared_prefix=0,  # each program says its own
+                        timeout_s=self.recorded.timeout_ns / 1e9,
                     ),
                     arrival=RecordedArrivals(world.arrivals_ns),
                     preset=self._as_obeyed(config.policies),

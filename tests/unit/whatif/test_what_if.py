@@ -107,6 +107,14 @@ def test_more_agents_wait_longer_and_a_second_engine_helps() -> None:
     assert found.change["mean_jct_s"].high < 0.0
 
 
+def test_who_would_have_been_turned_away_is_counted() -> None:
+    found = Replays(TraceWindow(log=recorded("fcfs"), repeat=1))
+    assert found.recorded.timeout_ns == 0, "nobody said for how long he waits: so he waits for ever"
+    found.recorded.timeout_ns = seconds(20)
+    notes = found.ask(Question(agents="4x", settings=("admission.window=1",))).notes
+    assert any(f"of {4 * PROGRAMS} programs would have been turned away" in note for note in notes), notes
+
+
 def test_json_holds_what_is_promised() -> None:
     said = json.loads(json.dumps(answer("fcfs", Question(preset="penstock")).to_json(), allow_nan=False))
     for side in ("actual", "replayed", "alternative", "predicted"):
