@@ -26,12 +26,14 @@ class Departures:
         """Somebody has waited in this time."""
         self.queued_ns += max(0, elapsed_ns)
 
-    def ended(self, by: int = 1) -> None:
-        """A program ended while others waited; with ``by`` -1: it had not."""
-        if by > 0:
-            self.ends_ns.append(self.queued_ns)
-            del self.ends_ns[:-_MOST]
-        elif self.ends_ns:
+    def ended(self) -> None:
+        """A program ended while others waited."""
+        self.ends_ns.append(self.queued_ns)
+        del self.ends_ns[:-_MOST]
+
+    def undo_end(self) -> None:
+        """One that counts as ended had not."""
+        if self.ends_ns:
             self.ends_ns.pop()
 
     @property

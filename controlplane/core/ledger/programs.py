@@ -219,7 +219,7 @@ class Programs:
             self.estimates.turns.add(program.learned_turns, by=-1)
             self.estimates.lives.undo_end(program.class_key, program.learned_turns)
             if self.queue and is_root:
-                self.estimates.departures.ended(by=-1)
+                self.estimates.departures.undo_end()
             program.learned_turns = 0
         if program.silenced:
             self.estimates.gaps.came_back()

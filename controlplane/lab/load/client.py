@@ -12,6 +12,7 @@ from controlplane.core.model.types import seconds
 from controlplane.lab.load.answers import error_in, positive, refusal, retry_after_s
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.sse import HOLD_HEADER, ReplyBroken, ReplyStream
+from controlplane.lab.workload.patience import LONGEST_WAIT_S
 
 SESSION_HEADER = "x-session-id"
 AGENT_HEADER = "x-penstock-agent"
@@ -21,7 +22,7 @@ _REFUSES_A_FIELD = frozenset({400, 422})
 _DISPENSABLE = ("ignore_eos", "stream_options", "temperature")  # which some endpoints refuse
 _MAX_TOKENS, _INSTEAD = "max_tokens", "max_completion_tokens"  # as OpenAI's reasoning models want it
 # Of a 429 or 503: where the answer has no Retry-After, and of one at most; in trace time.
-_USUAL_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_USUAL_WAIT_S = 1.0
 Identity = Literal["header", "body", "none"]
 
 
@@ -189,7 +190,7 @@ class ChatClient:
             if response.status in BUSY:
                 told_s = retry_after_s(response) * self._clock.time_scale  # it is of the wall clock
                 wait_s = told_s or _USUAL_WAIT_S
-                raise _Busy(await refusal(response), min(wait_s, _LONGEST_WAIT_S))
+                raise _Busy(await refusal(response), min(wait_s, LONGEST_WAIT_S))
             if response.status != 200:
                 raise self._refused(response.status, await refusal(response), body)
             if "text/event-stream" not in response.headers.get("content-type", ""):
@@ -206,7 +207,7 @@ class ChatClient:
                 reply.feed(data)
             except (msgspec.DecodeError, UnicodeDecodeError, ReplyBroken) as failure:
                 if isinstance(failure, ReplyBroken) and failure.wait_s and not reply.begun:
-                    wait_s = min(failure.wait_s * self._clock.time_scale, _LONGEST_WAIT_S)
+                    wait_s = min(failure.wait_s * self._clock.time_scale, LONGEST_WAIT_S)
                     raise _Busy(str(failure), wait_s) from failure
                 raise TurnFailed(f"the stream broke: {failure}") from failure
             if reply.begun and not outcome.first_token_ns:

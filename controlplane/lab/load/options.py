@@ -10,6 +10,7 @@ from controlplane.lab.experiment import Workload
 from controlplane.lab.load.client import Identity
 from controlplane.lab.load.tools import ToolOptions
 from controlplane.lab.workload.arrivals import Arrival
+from controlplane.lab.workload.patience import GIVE_UP_S
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
 
@@ -51,7 +52,7 @@ class ReplayOptions:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # of each request, beside ours
     identity: Identity = "header"
     first_come: bool = False  # each request has its program's number in order of arrival as its "priority"
-    give_up_after_s: float = 900.0  # a turn whose every attempt meets a 429 or 503
+    give_up_after_s: float = GIVE_UP_S  # a turn whose every attempt meets a 429 or 503
     tokens_per_word: int = 1
     tool_role: str = "tool"  # "user" for chat templates that refuse a tool message without a call
     tools: ToolOptions = field(default_factory=ToolOptions)

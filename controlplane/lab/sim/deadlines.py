@@ -9,9 +9,8 @@ from collections.abc import Callable
 from controlplane.core.model.types import seconds
 from controlplane.lab.sim.kernel import Handle, Kernel
 from controlplane.lab.sim.session import Session
+from controlplane.lab.workload.patience import GIVE_UP_S, LONGEST_WAIT_S
 
-_GIVE_UP_NS = seconds(900)
-_LONGEST_NS = seconds(60)  # that a client waits before it tries again, whatever it is told
 _EXPIRED_NS = seconds(5)  # what a gate tells whom it has held for too long
 
 Step = Callable[[Session], None]
@@ -56,9 +55,9 @@ class Deadlines:
             return
         session.refusals += 1
         self._leave(session)
-        wait_ns = min(ttl_ns, _LONGEST_NS)
+        wait_ns = min(ttl_ns, seconds(LONGEST_WAIT_S))
         now_ns = self._kernel.now_ns
-        if now_ns + wait_ns - session.queued_ns > _GIVE_UP_NS:
+        if now_ns + wait_ns - session.queued_ns > seconds(GIVE_UP_S):
             self._give_up(session, f"gave up: {why}")
         else:
             self._kernel.schedule(now_ns + wait_ns, self._rank, self._enter, session)

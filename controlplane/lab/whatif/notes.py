@@ -59,8 +59,8 @@ def notes(
         ),
         (
             errors,
-            f"{len(errors) / max(1, len(runs)):.0f} of {len(runs[0].programs)} programs would have been turned away "
-            f"or would have failed, the mean of {len(runs)} runs: they are in no figure ({_commonest(errors)})",
+            f"{len(errors) / max(1, len(runs)):.0f} of {len(runs[0].programs)} programs would have been turned "
+            f"away or would have failed, the mean of {len(runs)} runs: they are in no figure ({_commonest(errors)})",
         ),
         (
             question.agents,

@@ -100,7 +100,7 @@ def test_time_without_a_queue_says_nothing_of_how_fast_a_node_is() -> None:
         departures.passed(seconds(5))
         departures.ended()
     assert departures.each_ns == pytest.approx(seconds(40 / 9), rel=0.01)
-    departures.ended(by=-1)
+    departures.undo_end()
     assert len(departures.ends_ns) == 8
     departures.passed(seconds(100))
     assert departures.each_ns > seconds(15), "a node that ends nobody any more is slow"

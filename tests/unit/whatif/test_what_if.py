@@ -112,7 +112,7 @@ def test_who_would_have_been_turned_away_is_counted() -> None:
     assert found.recorded.timeout_ns == 0, "nobody said for how long he waits: so he waits for ever"
     found.recorded.timeout_ns = seconds(20)
     notes = found.ask(Question(agents="4x", settings=("admission.window=1",))).notes
-    assert any(f"of {4 * PROGRAMS} programs would have been turned away" in note for note in notes), notes
+    assert any(f"of {4 * PROGRAMS} programs would have been turned" in note for note in notes), notes
 
 
 def test_json_holds_what_is_promised() -> None:
