@@ -60,7 +60,7 @@ def notes(
         (
             errors,
             f"{len(errors) / max(1, len(runs)):.0f} of {len(runs[0].programs)} programs would have been turned "
-            f"away or would have failed, the mean of {len(runs)} runs: they are in no figure ({_commonest(errors)})",
+            f"away or would have failed (mean of {len(runs)} runs), and are in no figure: {_commonest(errors)}",
         ),
         (
             question.agents,
