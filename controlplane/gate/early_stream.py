@@ -1,10 +1,12 @@
 """The event stream of a turn that is held: begun before the engine answers, so that nobody takes it for dead.
 
 Its comments are what WHATWG's HTML standard (§9.2.7) advises against proxies that drop silent connections. Clients
-skip them.
+skip them. To Codex only events are signs of life (``stream_idle_timeout_ms``, 300 s): it gets one that it ignores,
+as OpenAI's own server sends. Others do not: OpenAI's SDK wants ``response.created`` to come first.
 """
 
 import json
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +23,8 @@ _HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx hands each comment on at once
 )
+_CODEX = b"codex"  # how its user agents begin: codex_exec/0.171, codex_cli_rs/...
+_KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive","sequence_number":0}\n\n'
 _MOST_ERROR_BYTES, _MOST_MESSAGE = 1 << 16, 1000
 _ERROR_FIELDS = ("type", "param", "code")
 
@@ -28,6 +32,12 @@ _ERROR_FIELDS = ("type", "param", "code")
 def asks_for_stream(path: str, body: dict[str, Any]) -> bool:
     """Whether the reply to this request, if it is good, is a stream of events."""
     return body.get("stream") is True and path in _STREAMING_PATHS
+
+
+def needs_events(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether comments are no sign of life to this client."""
+    agent = next((value for name, value in headers if name.lower() == b"user-agent"), b"")
+    return path == _RESPONSES_PATH and agent.startswith(_CODEX)
 
 
 def waiting(place: int, expected_s: float | None) -> str:
@@ -44,8 +54,9 @@ class EarlyStream:
     a refusal, and an engine's reply that is not a good stream. Until then everything passes as it is.
     """
 
-    def __init__(self, path: str, send: SendMessage, turn_id: str) -> None:
+    def __init__(self, path: str, send: SendMessage, turn_id: str, *, needs_events: bool = False) -> None:
         self.begun = False
+        self._keepalive = _KEEPALIVE if needs_events else b""
         self._path = path
         self._send = send
         self._turn_id = turn_id
@@ -59,7 +70,7 @@ class EarlyStream:
             self.begun = True
             headers = [*_HEADERS, (TURN_HEADER.encode(), self._turn_id.encode())]
             await self._send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
-        await self._body(f": {text}\n\n".encode())
+        await self._body(f": {text}\n\n".encode() + self._keepalive)
 
     async def refuse(self, refused: Refused) -> None:
         """End a stream that has begun with a refusal."""

@@ -12,7 +12,7 @@ from controlplane.gate.asgi import App, ClientGone, Message, Receive, Replay, Sc
 from controlplane.gate.bodies import Bodies, BodyRefused, json_object
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
-from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, waiting
+from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
@@ -162,7 +162,7 @@ class GateMiddleware:
         replay: Replay,
         send: SendMessage,
     ) -> None:
-        early = EarlyStream(path, send, ticket.turn_id)
+        early = EarlyStream(path, send, ticket.turn_id, needs_events=needs_events(path, scope["headers"]))
         streams = self._early_s > 0 and asks_for_stream(path, body)
         try:
             entered = self._gate.try_enter(ticket) or await self._wait(ticket, replay, early if streams else None)

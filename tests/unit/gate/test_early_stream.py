@@ -42,11 +42,13 @@ def engine(*pieces: bytes, status: int = 200, kind: str = EVENTS) -> App:
 
 @asynccontextmanager
 async def turn(
-    bench: Bench, app: App, *, path: str = "/v1/chat/completions", held_s: float = 46, **body: Any
+    bench: Bench, app: App, *, path: str = "/v1/chat/completions", held_s: float = 46, agent: str = "", **body: Any
 ) -> AsyncIterator[Exchange]:
     """A turn that has been held so long; then it is awaited."""
     middleware = GateMiddleware(app, bench.gate, paths=(path,))
-    exchange = Exchange(middleware, "POST", path, {"accept-encoding": "gzip", "x-penstock-hold-ms": "5"})
+    exchange = Exchange(
+        middleware, "POST", path, {"accept-encoding": "gzip", "x-penstock-hold-ms": "5", "user-agent": agent}
+    )
     data = json.dumps({**STREAM, **body}).encode()
     exchange.inbound.put_nowait({"type": "http.request", "body": data, "more_body": False})
     await bench.heartbeats_for(held_s)
@@ -74,6 +76,23 @@ async def test_the_engines_stream_follows_the_comments(bench: Bench) -> None:
     assert json.loads(message["body"]) == STREAM
     assert b"accept-encoding" not in headers, "a compressed stream could not follow a plain comment"
     assert bench.gate.health()["running_turns"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "agent", "events"),
+    [
+        ("/v1/responses", "codex_exec/0.171.0 (Debian 12.0.0; x86_64)", 2),
+        ("/v1/responses", "OpenAI/Python 2.8.0", 0),
+        ("/v1/chat/completions", "codex_exec/0.171.0", 0),
+    ],
+)
+@in_virtual_time()
+async def test_only_a_client_that_counts_no_comments_gets_events(
+    bench: Bench, path: str, agent: str, events: int
+) -> None:
+    async with turn(bench, engine(*CHUNKS), path=path, agent=agent, input="hello") as exchange:
+        assert exchange.body.count(b'\n\nevent: keepalive\ndata: {"type":"keepalive"') == events
+        bench.gate.on_command(Admit(program_id="p"))
 
 
 FASTAPI, SGLANG = (
