@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import Json, StateDir
+from controlplane.cli.options import Json, Nodes, StateDir
 
 _BY = "kind, policy, tool, class, tenant, cause, outcome or program"
 
@@ -19,14 +19,7 @@ def regret(
         ),
     ] = None,
     by: Annotated[str, typer.Option("--by", help=f"Sum up by {_BY}.")] = "kind",
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            envvar="PENSTOCK_NODE",
-            help="The node or fleet whose daemon decided. Repeatable. Default: local.",
-        ),
-    ] = None,
+    node: Nodes = None,
     state_dir: StateDir = None,
     hindsight: Annotated[
         bool,

@@ -23,6 +23,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
+from controlplane import __version__
 from controlplane.config import Config, Source
 from controlplane.config.model import HostConfig
 from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable
@@ -104,7 +105,7 @@ def _bad(what: str, found: str, advice: str) -> Finding:
 
 
 def _versions() -> Iterator[Finding]:
-    yield _ok("penstock", f"{version('penstock')} on Python {sys.version.split()[0]}")
+    yield _ok("penstock", f"{__version__} on Python {sys.version.split()[0]}")
     try:
         path = binary()
         output = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
