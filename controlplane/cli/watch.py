@@ -128,12 +128,14 @@ def decisions(
     api: Api = None,
     json: JsonLines = False,
 ) -> None:
-    """Print each decision as it is made, with its reason, until Ctrl-C."""
-    from controlplane.operate.tables import show_decision
+    """Print each decision as it is made, with its reason, until Ctrl-C.
+
+    On a terminal like decisions of one second share a line: `admit x 12: a, b, c …: reason`.
+    """
+    from controlplane.operate.decisions import show_decisions
 
     with daemon(api, node, state_dir) as client, until_interrupted():
-        for decision in client.watch("WatchDecisions", program_id=program):
-            show_decision(decision, json=json)
+        show_decisions(client.watch("WatchDecisions", program_id=program), json=json)
 
 
 def explain(

@@ -37,11 +37,49 @@ _STILL_THERE = (
     ("grpc.http2.ping_timeout_ms", 10_000),  # what a newer gRPC waits for an answer, and otherwise a minute
     ("grpc.http2.max_pings_without_data", 0),
 )
-_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
-    grpc.StatusCode.NOT_FOUND: UnknownProgram,
-    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
-    grpc.StatusCode.ABORTED: EngineUnavailable,
+_ITS_OWN = "{details}"  # the daemon says in whole sentences what is wrong
+_DAEMON = "the daemon at {address}"
+_SENTENCES: dict[grpc.StatusCode, tuple[type[ControlPlaneError], str]] = {
+    grpc.StatusCode.NOT_FOUND: (UnknownProgram, _ITS_OWN),
+    grpc.StatusCode.INVALID_ARGUMENT: (ConfigError, _ITS_OWN),
+    grpc.StatusCode.ABORTED: (EngineUnavailable, _ITS_OWN),
+    grpc.StatusCode.CANCELLED: (
+        EngineUnavailable,
+        f"{_DAEMON} has ended, or is ending; `penstock status --wait 60` waits until one serves again",
+    ),
+    grpc.StatusCode.UNAVAILABLE: (
+        EngineUnavailable,
+        f"{_DAEMON} does not answer: {{details}}. One that was just started answers once it has read its stream: "
+        "see its log",
+    ),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (
+        EngineUnavailable,
+        f"{_DAEMON} does not answer within {_TIMEOUT_S:g} s: its machine or the network is too busy; try again",
+    ),
+    grpc.StatusCode.UNAUTHENTICATED: (
+        ConfigError,
+        f"{_DAEMON} does not know who asks: {{details}}. Set {CERTIFICATE_VARIABLE} and {KEY_VARIABLE}",
+    ),
+    grpc.StatusCode.PERMISSION_DENIED: (
+        ConfigError,
+        f"{_DAEMON}, or a proxy before it, does not allow this: {{details}}. See {CERTIFICATE_VARIABLE}",
+    ),
+    grpc.StatusCode.UNIMPLEMENTED: (
+        ControlPlaneError,
+        "whatever listens at {address} does not have this: it is another version of the daemon, or another program",
+    ),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (
+        ControlPlaneError,
+        f"{_DAEMON} has more to do, or to tell, than one answer takes: {{details}}. Ask for less, or try again",
+    ),
+    grpc.StatusCode.INTERNAL: (ControlPlaneError, f"{_DAEMON} failed at this: {{details}}. Its log may say more"),
+    grpc.StatusCode.UNKNOWN: (ControlPlaneError, f"{_DAEMON} failed at this: {{details}}. Its log may say more"),
+    grpc.StatusCode.DATA_LOSS: (ControlPlaneError, f"the answer of {_DAEMON} was damaged: {{details}}. Try again"),
+    grpc.StatusCode.FAILED_PRECONDITION: (ControlPlaneError, f"{_DAEMON} cannot do this now: {{details}}"),
+    grpc.StatusCode.ALREADY_EXISTS: (ControlPlaneError, f"{_DAEMON} has this already: {{details}}"),
+    grpc.StatusCode.OUT_OF_RANGE: (ConfigError, f"{_DAEMON} does not take this value: {{details}}"),
 }
+"""What a person is told of each status that gRPC knows."""
 
 
 class ControlClient:
@@ -132,13 +170,9 @@ class ControlClient:
         try:
             yield
         except grpc.RpcError as error:
-            code, details = error.code(), error.details()
-            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                where = f"the daemon at {self.address} does not answer: {details}"
-                if code is grpc.StatusCode.UNAVAILABLE:
-                    where += ". One that was just started answers once it has read its stream: see its log"
-                raise EngineUnavailable(where) from None
-            raise _ERRORS.get(code, ControlPlaneError)(details) from None
+            kind, sentence = _SENTENCES[error.code()]
+            details = error.details() or "it does not say why"
+            raise kind(sentence.format(address=self.address, details=details)) from None
 
 
 def _of_process(process: int) -> tuple[float, str]:

@@ -229,8 +229,8 @@ def test_every_command_ends_its_help_with_two_examples_of_itself() -> None:
         if inner is None:
             assert "Examples:" in (command.epilog or ""), above
             yield above.strip()
-        for name, each in (inner or {}).items():
-            yield from without_groups(each, f"{above} {name}")
+        for word, each in (inner or {}).items():
+            yield from without_groups(each, f"{above} {word}")
 
     assert set(EXAMPLES) == set(without_groups(typer.main.get_command(app), ""))
     for command, lines in EXAMPLES.items():
