@@ -54,7 +54,7 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[ControlPlaneError], str]] = {
     ),
     grpc.StatusCode.DEADLINE_EXCEEDED: (
         EngineUnavailable,
-        f"{_DAEMON} does not answer within {_TIMEOUT_S:g} s: its machine or the network is too busy; try again",
+        f"{_DAEMON} does not answer within {{within_s:g}} s: its machine or the network is too busy; try again",
     ),
     grpc.StatusCode.UNAUTHENTICATED: (
         ConfigError,
@@ -85,8 +85,11 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[ControlPlaneError], str]] = {
 class ControlClient:
     """A client over one channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
 
-    def __init__(self, channel: grpc.Channel, address: str, process: int = 0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, address: str, process: int = 0, *, within_s: float = _TIMEOUT_S
+    ) -> None:
         self.address = address
+        self._within_s = within_s
         self._channel = channel
         self._process = process  # the daemon's, if it is on this machine
 
@@ -97,7 +100,7 @@ class ControlClient:
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
         )
         with self._translated_errors():
-            answer = ask.future(Fields(**fields), timeout=_TIMEOUT_S)
+            answer = ask.future(Fields(**fields), timeout=self._within_s)
             self._wait_for(answer)
             return answer.result()  # type: ignore[no-any-return]
 
@@ -109,7 +112,7 @@ class ControlClient:
         used_s = -1.0
         if not self._process:
             try:
-                answer.exception(timeout=_CONNECTED_WITHIN_S)
+                answer.exception(timeout=min(_CONNECTED_WITHIN_S, self._within_s - _LOOK_S))
             except grpc.FutureTimeoutError:
                 if not self._is_connected():
                     answer.cancel()
@@ -172,7 +175,7 @@ class ControlClient:
         except grpc.RpcError as error:
             kind, sentence = _SENTENCES[error.code()]
             details = error.details() or "it does not say why"
-            raise kind(sentence.format(address=self.address, details=details)) from None
+            raise kind(sentence.format(address=self.address, details=details, within_s=self._within_s)) from None
 
 
 def _of_process(process: int) -> tuple[float, str]:
@@ -192,8 +195,12 @@ def frozen(process: int) -> str:
 
 
 @contextmanager
-def connect(address: str | None, node: str, state_dir: Path | None = None) -> Iterator[ControlClient]:
+def connect(
+    address: str | None, node: str, state_dir: Path | None = None, *, within_s: float = _TIMEOUT_S
+) -> Iterator[ControlClient]:
     """Connect to ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
+
+    Each call waits for an answer for ``within_s``, more than a second.
 
     The connection uses TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate. The
     client's own certificate and key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
@@ -209,7 +216,7 @@ def connect(address: str | None, node: str, state_dir: Path | None = None) -> It
     if "://" in chosen:  # as a URL, where HOST:PORT is meant
         chosen = chosen.partition("://")[2].rstrip("/")
     with _channel(chosen) as channel:
-        yield ControlClient(channel, chosen, process)
+        yield ControlClient(channel, chosen, process, within_s=within_s)
 
 
 def _socket(node: str, state_dir: Path | None) -> Path:
