@@ -12,10 +12,15 @@ config_app = typer.Typer(name="config", no_args_is_help=True, help="Check, show 
 
 @config_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
-    """Check whether a daemon would accept a configuration; if not, say where and why, and exit with 1."""
+    """Check whether a daemon would accept a configuration; if not, say all that is wrong, and exit with 1."""
     from controlplane.config import Source
+    from controlplane.core.model.errors import ConfigError
 
-    for setting in Source(path=file).read().without_effect:
+    source = Source(path=file)
+    if found := source.mistakes():
+        head = [f"{file}: {len(found)} mistakes"] if len(found) > 1 else []
+        raise ConfigError("\n".join([*head, *map(str, found)]))
+    for setting in source.read().without_effect:
         typer.echo(f"without effect: {setting}", err=True)
     typer.echo(f"{file}: ok")
 

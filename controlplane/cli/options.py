@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from controlplane.cli import completion
-from controlplane.core.model.errors import ConfigError, allowed
+from controlplane.core.model.errors import ConfigError, allowed, near
 from controlplane.lab.experiment import DEFAULT_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -37,7 +37,8 @@ def about_to_serve(log_level: str) -> None:
 
     if log_level not in LEVELS:
         raise typer.BadParameter(
-            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
+            f"expected one of {', '.join(LEVELS)}, got {log_level!r}{near(log_level, LEVELS)}",
+            param_hint="--log-level",
         )
     configure(log_level)
     raise_open_files()
