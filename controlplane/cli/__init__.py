@@ -1,5 +1,6 @@
 """The ``penstock`` command: its entry point, and a module for each group of commands."""
 
+import os
 import sys
 
 from controlplane.core.model.text import printable
@@ -21,6 +22,7 @@ def main() -> None:
     """
     from controlplane.core.model.errors import ControlPlaneError
 
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read as it is imported: what it would log, errors say
     try:
         from controlplane.cli.app import app
 

@@ -61,12 +61,13 @@ def set_preset(
 ) -> None:
     """Switch a running daemon to another preset until the daemon ends; no program is lost.
 
-    To keep it, write `preset = "NAME"` into the daemon's file.
+    It says what is in force now and how to go back. To keep it, write `preset = "NAME"` into the daemon's file.
     """
     from controlplane.operate.tables import show_config
 
     with daemon(api, node, state_dir) as client:
-        show_config(client.call("SetPreset", preset=preset), json=json)
+        before = client.call("GetStatus").preset
+        show_config(client.call("SetPreset", preset=preset), json=json, preset=preset, before=before)
 
 
 def promote(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import Json, StateDir
+from controlplane.cli.options import Json, Nodes, StateDir
 
 _BY = "kind, policy, tool, class, tenant, cause, outcome or program"
 
@@ -19,14 +19,7 @@ def regret(
         ),
     ] = None,
     by: Annotated[str, typer.Option("--by", help=f"Sum up by {_BY}.")] = "kind",
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            envvar="PENSTOCK_NODE",
-            help="The node or fleet whose daemon decided. Repeatable. Default: local.",
-        ),
-    ] = None,
+    node: Nodes = None,
     state_dir: StateDir = None,
     hindsight: Annotated[
         bool,
@@ -47,13 +40,13 @@ def regret(
     The log in the state directory is read, even if the daemon does not run now. A recorded run gives the same
     verdicts, and also the contexts that were found without any decision, so that its regret is over every gap.
     """
-    from controlplane.core.model.errors import ConfigError
+    from controlplane.core.model.errors import ConfigError, near
     from controlplane.operate.regret import BY, read_regret, rows, show_regret
     from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path
 
     if by not in BY:
-        raise ConfigError(f"by: expected {_BY}, got {by!r}", field="by")
+        raise ConfigError(f"by: expected {_BY}, got {by!r}{near(by, BY)}", field="by")
     folder = state_dir or default_state_dir()
     named = [log_path(name, folder) for name in node or ([] if logs else ["local"])]
     report = read_regret([*named, *(logs or ())], hindsight=hindsight)

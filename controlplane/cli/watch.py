@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon, until_interrupted, when_up
-from controlplane.cli.options import FLEET, Api, Json, Node, StateDir
+from controlplane.cli.options import FLEET, Api, Fleet, Json, JsonLines, Node, Nodes, StateDir
 
 Contains = Annotated[
     str,
@@ -20,7 +20,7 @@ def top(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Watch the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
 ) -> None:
     """Watch a node or a fleet live: window, pressures, engines, queue, and what every program does. Ctrl-C ends it.
 
@@ -53,7 +53,7 @@ def engines(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
     limit: Annotated[
         int, typer.Option(help="Most engines to list, those in trouble and the fullest; 0: all.", min=0)
     ] = 0,
@@ -70,7 +70,7 @@ def tenants(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
     json: Json = False,
 ) -> None:
     """List the tenants: what each holds and has had of the KV memory, by weight, and what is left of its budgets.
@@ -126,14 +126,16 @@ def decisions(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
+    json: JsonLines = False,
 ) -> None:
-    """Print each decision as it is made, with its reason, until Ctrl-C."""
-    from controlplane.operate.tables import show_decision
+    """Print each decision as it is made, with its reason, until Ctrl-C.
+
+    On a terminal like decisions of one second share a line: `admit x 12: a, b, c …: reason`.
+    """
+    from controlplane.operate.decisions import show_decisions
 
     with daemon(api, node, state_dir) as client, until_interrupted():
-        for decision in client.watch("WatchDecisions", program_id=program):
-            show_decision(decision, json=json)
+        show_decisions(client.watch("WatchDecisions", program_id=program), json=json)
 
 
 def explain(
@@ -145,21 +147,14 @@ def explain(
             autocompletion=completion.decided,
         ),
     ] = "",
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            envvar="PENSTOCK_NODE",
-            help="The node or fleet whose daemon decided. Repeatable. Default: local, unless --log is given.",
-        ),
-    ] = None,
+    node: Nodes = None,
     log: Annotated[
         list[Path] | None,
         typer.Option("--log", help="A decision log by its file, such as one copied from another host. Repeatable."),
     ] = None,
     state_dir: StateDir = None,
     last: Annotated[int, typer.Option(help="How many of the latest decisions to print; 0: all.", min=0)] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
+    json: JsonLines = False,
 ) -> None:
     """Explain why a program was let in, held, placed, moved, pinned or let go.
 

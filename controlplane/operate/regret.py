@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.core.regret import KINDS, NO_DECISION, Least, Total, Verdict, total_of
 from controlplane.daemon.observe.log_replay import judge_log, look_back
 from controlplane.operate.printing import echo, print_json, print_table
@@ -204,8 +205,14 @@ def _cells(total: Total) -> tuple[str, ...]:
         f"{total.cost_s:,.2f}",
         f"{total.gain_s:,.2f}",
         f"{total.net_s:+,.2f}",
-        f"{total.regret_ratio:.2f}" if total.best_s else "",
+        _regret(total),
     )
+
+
+def _regret(total: Total) -> str:
+    if not total.best_s:
+        return ""
+    return f"{total.regret_ratio:.2f}" if total.count >= FEWEST_TO_JUDGE else f"too few to judge ({total.count})"
 
 
 def notes(regret: Regret) -> Iterator[str]:

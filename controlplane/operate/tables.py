@@ -1,14 +1,10 @@
 """A daemon's replies in the words that an operator reads."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from controlplane.core.model.commands import Place
-from controlplane.operate.printing import duration, echo, json_line, plain, print_json, print_table
+from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
-from controlplane.wire.names import snake_case
 
 _PERCENT = "{:.0%}".format
 _MOST_MOVES = 10  # the latest, below the engines
@@ -278,29 +274,14 @@ def show_orders(orders: Fields, *, json: bool) -> None:
         echo(f"orders: {orders_line(orders)}")
 
 
-def show_config(config: Fields, *, json: bool) -> None:
-    """Print which configuration is in force."""
+def show_config(config: Fields, *, json: bool, preset: str = "", before: str = "") -> None:
+    """Print which configuration is in force; after a change of the ``preset`` also how to go back to ``before``."""
     if json:
         print_json(plain(config))
         return
-    echo(f"configuration {config.version} is in force")
+    of = f"preset {preset} is in force, as configuration" if preset else "in force: configuration"
+    echo(f"{of} {config.version}" + (f"; it was {before}" if preset != before else ""))
+    if preset != before:
+        echo(f"Back: `penstock set-preset {before}`; a restart goes back to what the daemon is started with.")
     if config.until_restart:
         echo(f"waiting for a restart: {', '.join(config.until_restart)}")
-
-
-def show_decision(decision: Fields, *, json: bool) -> None:
-    """Print one decision in one line, with its reason."""
-    if decision.missed:
-        echo(f"{decision.missed} decisions were missed", err=True)
-    command = decision.command
-    if command is None:
-        return  # of a kind that is newer than this program
-    kind = snake_case(type(command))
-    if json:
-        echo(json_line({"at_ns": decision.at_ns, "kind": kind, **asdict(command)}))
-        return
-    about = getattr(command, "program_id", "")
-    ttl_ns = getattr(command, "ttl_ns", 0)
-    until = f" for {duration(ttl_ns)}" if ttl_ns else ""
-    where = f" on {command.replica}" if isinstance(command, Place) else ""
-    echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}{where}  {command.reason}")

@@ -92,7 +92,12 @@ class HttpServer:
             self._log.warning("no page", address=self.listen, reason=error.strerror)
             return
         self.listener = listener
-        self._log.info("listening", url=f"http://{self.listen}/")
+        self._log.info("listening", url=self.url)
+
+    @property
+    def url(self) -> str:
+        """Where the page is; empty while there is none."""
+        return "" if self.listener is None else f"http://{self.listen}/"
 
     async def stop(self) -> None:
         if self.listener is not None:

@@ -4,6 +4,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from controlplane.core.policies.presets import DEFAULT, FORESEEING, PRESETS
 from controlplane.lab.workload.arrivals import Closed, parse_arrival
@@ -257,9 +258,10 @@ class Section:
         return self._values[key]
 
     def interval(self, preset: str, load: LoadLevel, figure: str) -> Interval | None:
-        """Its mean over seeds; None where there is none."""
+        """Its mean over seeds, within what the figure can be; None where there is none."""
         values = self.values(preset, load, figure)
-        return mean_interval(list(values.values())) if values else None
+        most = 1.0 if figure.endswith("_ratio") and max(values.values(), default=0.0) <= 1 else inf
+        return mean_interval(list(values.values())).within(0.0, most) if values else None
 
     def ratio(self, above: str, below: str, load: LoadLevel, figure: str) -> Interval | None:
         """The figure of ``above`` over that of ``below``, seed by seed; None without a seed that both have."""

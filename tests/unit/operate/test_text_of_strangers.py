@@ -31,6 +31,7 @@ from controlplane.daemon.process import logs
 from controlplane.daemon.status.engines import EngineRow
 from controlplane.operate import shadow_report as shadow
 from controlplane.operate import tables
+from controlplane.operate.decisions import show_decisions
 from controlplane.operate.doctor import of_status
 from controlplane.operate.printing import echo, print_json
 from controlplane.operate.top import History, screen
@@ -97,7 +98,7 @@ def doctor(name: str) -> None:
 
 def decision(name: str, *, as_json: bool) -> None:
     command = cmd.Place(command_id=1, program_id=name, replica=name, leaves=name, reason=name)
-    tables.show_decision(Fields(missed=0, at_ns=1, command=command), json=as_json)
+    show_decisions([Fields(missed=0, at_ns=1, command=command)], json=as_json)
 
 
 def promote(name: str) -> None:
