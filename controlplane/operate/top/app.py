@@ -31,7 +31,10 @@ def watch(connect: Connect) -> None:
         client.call("GetStatus")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads and writes
         raise ConfigError("top draws on a terminal, and this is none: `penstock status` prints the same once")
-    Top(connect).run(mouse=False)  # so that the terminal's own selection of text works
+    app = Top(connect)
+    app.run(mouse=False)  # so that the terminal's own selection of text works
+    if app.return_code:  # it failed, and has printed how
+        raise SystemExit(app.return_code)
 
 
 def strip(line: Line, width: int) -> Strip:

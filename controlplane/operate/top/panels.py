@@ -39,28 +39,34 @@ def keys(width: int) -> list[Line]:
 def details(program: Fields, width: int, *, is_gone: bool) -> list[Line]:
     """Of a program the row in full."""
     cells = {name: text(program) for name, text in PROGRAM_CELLS.items()}
+    kept = f"{program.kv_blocks:,} blocks in {program.kv_tier}" if program.kv_tier in ("hbm", "host") else ""
     told = {
-        "program": cells["program"],
-        "": "it has ended, or is no longer listed; this was the last of it" if is_gone else "",
-        "waits for": cells["waits for"],
-        "status": cells["status"],
-        "phase": cells["phase"],
-        "tool": cells["tool"],
-        "turns": cells["turns"],
-        "context": f"{cells['tokens']} tokens"
-        + (f", {program.kv_blocks:,} blocks in {program.kv_tier}" if program.kv_tier in ("hbm", "host") else ""),
-        "age": duration(program.age_ns),
-        "held": cells["held"],
-        "idle": cells["idle"],
-        "pinned for": cells["pinned"],
-        "idleness": cells["idleness"],
-        "engine": cells["engine"],
-        "moves": cells["moves"],
-        "tenant": cells["tenant"],
-        "parent": program.parent_id,
-        "decisions": f"penstock explain {program.program_id}",
+        "program": [cells["program"]],
+        "": ["it has ended, or is no longer listed; this was the last of it"] if is_gone else [],
+        "waits for": [cells["waits for"]],
+        "status": [cells["status"], cells["phase"]],
+        "tool": [cells["tool"]],
+        "context": [f"{cells['turns']} turns", f"{cells['tokens']} tokens", kept],
+        "times": [
+            f"{name} {words}"
+            for name, words in (
+                ("age", duration(program.age_ns)),
+                *((name, cells[name]) for name in ("held", "idle", "idleness")),
+                ("pinned for another", cells["pinned"]),
+            )
+            if words
+        ],
+        "engine": [cells["engine"], f"moved {program.moves} times" if program.moves else ""],
+        "tenant": [cells["tenant"]],
+        "parent": [program.parent_id],
+        "decisions": [f"penstock explain {program.program_id}"],
     }
-    return [line for label, words in told.items() if words for line in _labelled(label, words, width)]
+    return [
+        line
+        for label, words in told.items()
+        if any(words)
+        for line in _labelled(label, ", ".join(filter(None, words)), width)
+    ]
 
 
 def _labelled(label: str, words: str, width: int, style: str = "") -> list[Line]:

@@ -44,37 +44,39 @@ class Screen:
 
     def lines(self, width: int, height: int) -> list[Line]:
         """``height`` of them at most, the footer as the last one."""
-        look = self._look
-        if look is None or height < 1:
+        if width < 1 or height < 1:  # no terminal yet
             return []
         if width != self._width:
             self._width = width
             self._engines = Layout()
             self.programs.forget()
-        lines = head(look.status, look.listed.phases, self.history, width, height)
-        if self.lost:
-            lines[1:1] = self._lost(width)
-        if look.engines is not None:
-            lines += engine_lines(look.engines, self._engines, width)
-        left = max(2, height - len(lines) - 1)
-        lines += self._below(width, left)[:left]
+        lines = self._head(self._look, width, height) if self._look else self._lost(width)
+        lines += self._below(width, max(2, height - 1 - len(lines))) if self._look else []
         lines = lines[: height - 1]
         return [*lines, *[()] * (height - 1 - len(lines)), self._footer(width)]
+
+    def _head(self, look: Look, width: int, height: int) -> list[Line]:
+        lines = head(look.status, look.listed.phases, self.history, width, height)
+        lines[1:1] = self._lost(width)
+        return lines + (engine_lines(look.engines, self._engines, width) if look.engines else [])
 
     def _below(self, width: int, height: int) -> list[Line]:
         shown = self.programs.selected
         if self.panel == "keys":
-            return panels.keys(width)
+            return panels.keys(width)[:height]
         if self.panel == "details" and shown is not None:
-            return panels.details(shown, width, is_gone=self.programs.is_gone)
+            return panels.details(shown, width, is_gone=self.programs.is_gone)[:height]
         if self.programs.rows:
             return self.programs.lines(width, height)
         none = f"no program has {self.contains!r} in its id, or tenant's, engine's or tool's name"
         return [((begin_of(none if self.contains else "no programs yet", width), "dim"),)]
 
     def _lost(self, width: int) -> list[Line]:
+        if not self.lost:
+            return []
         words = f"The daemon has not answered for {self.lost_s:.0f} s, and is asked again each second."
-        parts = [*wrapped(f"{words} What is shown is from before.", width, 2), *wrapped(self.lost, width, 3)]
+        words += " What is shown is from before." if self._look else ""
+        parts = [*wrapped(words, width, 2), *wrapped(self.lost, width, 3)]
         return [((part, "bold red"),) for part in parts]
 
     def _footer(self, width: int) -> Line:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from controlplane.core.model.errors import EngineUnavailable
 from controlplane.daemon.observe.samples import Sample
 from controlplane.daemon.status.engines import EngineRow
-from controlplane.operate.top.app import Lines, Top
+from controlplane.operate.top.app import Lines, Top, strip
+from controlplane.operate.top.screen import Look, Screen
 from controlplane.wire.control import METHODS, Fields
 
 SCREENS = Path(__file__).parent / "screens"
@@ -144,7 +146,7 @@ async def shown(daemon: Daemon, width: int = 80, height: int = 24) -> AsyncItera
     """``top`` in a terminal of that size, after its first look."""
     app = Top(daemon.connect)
     async with app.run_test(size=(width, height)) as pilot:
-        await until(pilot, "q quit")
+        await until(pilot, "because")
         yield pilot
 
 
@@ -195,6 +197,23 @@ async def test_the_screen_of_a_fleet_in_trouble(size: tuple[int, int]) -> None:
     daemon.programs = [program(n, replica=places[n % 12], tenant=("lab", "web")[n % 2]) for n in range(1, 30)]
     async with shown(daemon, *size) as pilot:
         same(f"fleet-{size[0]}x{size[1]}", text(pilot))
+
+
+@pytest.mark.parametrize("panel", ["", "details", "keys"])
+def test_each_size_is_filled_and_nothing_goes_beyond_it(panel: str) -> None:
+    daemon = Daemon()
+    fill(daemon.status.engines, known=2, serving=2)
+    daemon.status.findings = [finding("engine_silent", "bad", "gpu0 " * 40)] * 7
+    screen = Screen(panel=panel, lost="no daemon serves node 'gpu7' here: start one", contains="x" * 50)
+    engines = Fields(engines=daemon.engines * 2, total=5, moves=[])
+    for width in (0, 1, 2, 7, 20, 33, 79, 120, 301):
+        for height in (0, 1, 2, 5, 23, 60):
+            screen.take(Look(status=daemon.status, listed=listed(daemon.programs[:30]), engines=engines))
+            screen.programs.move(1)
+            screen.lost = "no daemon"
+            lines = [strip(line, width).text for line in screen.lines(width, height)]
+            assert len(lines) == (height if width else 0)
+            assert {cell_len(line) for line in lines} <= {width}
 
 
 def names(pilot: Pilot[None]) -> list[str]:
