@@ -22,7 +22,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
 
 def top(daemon: DaemonProcess) -> Terminal:
     line = f"{sys.executable} -m controlplane top --node test --state-dir {daemon.folder}"
-    return Terminal(line, folder=daemon.folder, environment=with_commands_of(sys.executable, LANG="C.UTF-8"))
+    return Terminal(line, folder=daemon.folder, environment=with_commands_of(sys.executable))
 
 
 def shows(terminal: Terminal, text: str, *, gone: bool = False) -> None:

@@ -103,7 +103,7 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Lines()
-        yield Input(compact=True, placeholder="part of an id, or of a tenant's, engine's or tool's name")
+        yield Input(compact=True, placeholder="nothing: all of them")
 
     def on_mount(self) -> None:
         if not self.is_headless:
@@ -135,14 +135,15 @@ class Top(App[None]):
 
     def action_filter(self) -> None:
         field = self.query_one(Input)
-        field.value, field.display = self._shown.contains, True
+        field.value, field.display, self._shown.is_typing = self._shown.contains, True, True
         field.focus()
+        self.call_after_refresh(self._draw)
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         self._filter(message.value)
 
     def _filter(self, contains: str) -> None:
-        self.query_one(Input).display = False
+        self.query_one(Input).display = self._shown.is_typing = False
         self.set_focus(None)
         if contains != self._shown.contains:
             self._shown.contains = self._looks.contains = contains
@@ -171,7 +172,7 @@ class Top(App[None]):
 
     def action_leave(self) -> None:
         shown = self._shown
-        if self.query_one(Input).display:
+        if shown.is_typing:
             self._filter(shown.contains)
         elif shown.panel:
             shown.panel = ""

@@ -8,6 +8,7 @@ from controlplane.wire.control import Fields
 
 FOOTER = "q quit  ↑↓ select  Enter details  / filter  s sort  ? keys"
 DETAILS_FOOTER = "Esc back  ↑↓ the next program  q quit"
+FILTER_FOOTER = "Enter show programs with this in their id, tenant, engine or tool  Esc back"
 KEYS_FOOTER = "Esc back  q quit"
 _LABEL = 16
 _KEYS = (

@@ -29,6 +29,7 @@ class Screen:
     programs: Programs = field(default_factory=Programs)
     history: History = field(default_factory=History)
     contains: str = ""  # the filter
+    is_typing: bool = False  # another one, below the footer
     panel: str = ""  # in the programs' place: "details" or "keys"
     lost: str = ""  # why the daemon does not answer
     lost_s: float = 0.0  # for so long
@@ -83,6 +84,8 @@ class Screen:
         where = self.programs.where()
         if self.contains:
             where = f"{begin_of(repr(self.contains), 20)} {where}"
+        if self.is_typing:
+            return ((padded(fitting(panels.FILTER_FOOTER.split("  "), width, "  "), width), "reverse"),)
         keys = {"details": panels.DETAILS_FOOTER, "keys": panels.KEYS_FOOTER}.get(self.panel, panels.FOOTER)
         left = max(0, width - len(where) - 1)
         return ((padded(fitting(keys.split("  "), left, "  "), left), "reverse"), (" " + where, "reverse"))

@@ -261,7 +261,9 @@ async def test_enter_shows_all_that_is_known_of_a_program_also_when_it_is_gone()
 async def test_a_filter_is_the_daemons() -> None:
     daemon = Daemon()
     async with shown(daemon) as pilot:
-        await pilot.press("slash", *"t-35", "enter")
+        await pilot.press("slash")
+        await until(pilot, "Enter show programs with this")
+        await pilot.press(*"t-35", "enter")
         lines = await until(pilot, "1-2 of 2")
         assert "'t-35'" in lines[-1]
         assert daemon.asked[-2:][0] == ("ListPrograms", {"contains": "t-35"})
