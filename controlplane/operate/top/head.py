@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from controlplane.operate.printing import duration
 from controlplane.operate.tables import (
     ENGINE_CELLS,
@@ -48,7 +50,7 @@ def head(status: Fields, phases: Sequence[Fields], history: History, width: int,
         _row("minute", ((fitting(_rates(history), text), ""),)),
     ]
     if status.refusals:
-        lines.append(_row("refused", ((fitting(_refused(status, history), text), "red"),)))
+        lines.append(_row("refused", (_refused(status, history, text),)))
     lines.append(_row("phases", _phases(phases, text)))
     if has_engines(status):
         lines.append(_row("engines", ((begin_of(engines_line(status.engines), text), ""),)))
@@ -63,7 +65,7 @@ def _title(status: Fields, width: int) -> Line:
     parts = [f"preset {status.preset}", f"configuration {status.config.version}", lead_line(status)]
     span = f"plots: the last {duration(_plotted(width) * STEP_S * 10**9)}"
     node = begin_of(status.node, width // 3)
-    rest = width - len(padded(node, 0)) - len(span) - 4
+    rest = width - cell_len(node) - len(span) - 4
     summary = padded(fitting(filter(None, parts), rest, "  "), rest)
     return ((node, "bold"), ("  " + summary, ""), ("  " + span, "dim"))
 
@@ -102,7 +104,7 @@ def _rates(history: History) -> list[str]:
     return [
         *([] if rates.hit_ratio is None else [f"hit rate {rates.hit_ratio:.0%}"]),
         f"{_short(rates.prompt_per_s)} prompt + {_short(rates.output_per_s)} output tokens/s",
-        *([f"{rates.anonymous_ratio:.0%} unnamed turns"] if rates.anonymous_ratio else []),
+        *([f"{rates.anonymous_ratio:.1%} unnamed turns"] if rates.anonymous_ratio else []),
         f"{rates.turns_per_s:.1f} turns/s",
     ]
 
@@ -111,11 +113,14 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number < 10_000 else f"{number / 1000:,.1f}k"
 
 
-def _refused(status: Fields, history: History) -> list[str]:
+def _refused(status: Fields, history: History, width: int) -> tuple[str, str]:
     rates = history.rates()
-    codes = sorted(status.refusals, key=lambda each: -each.turns)
-    now = f"{rates.refused if rates else 0:,} turns in the last minute; in all {codes[0].turns:,} {codes[0].code}"
-    return [now, *(f"{each.turns:,} {each.code}" for each in codes[1:])]
+    lately = rates.refused if rates else 0
+    first, *others = (
+        f"{each.turns:,} {each.code}" for each in sorted(status.refusals, key=lambda each: -each.turns)
+    )
+    words = fitting([f"{lately:,} turns in the last minute; in all {first}", *others], width)
+    return words, "red" if lately else ""
 
 
 def _phases(phases: Sequence[Fields], width: int) -> Line:
