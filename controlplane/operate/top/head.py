@@ -116,10 +116,10 @@ def _short(number: float) -> str:
 def _refused(status: Fields, history: History, width: int) -> tuple[str, str]:
     rates = history.rates()
     lately = rates.refused if rates else 0
-    first, *others = (
-        f"{each.turns:,} {each.code}" for each in sorted(status.refusals, key=lambda each: -each.turns)
-    )
-    words = fitting([f"{lately:,} turns in the last minute; in all {first}", *others], width)
+    codes = sorted(status.refusals, key=lambda each: -each.turns)
+    first, *others = (f"{each.turns:,} {each.code}" for each in codes)
+    total = sum(each.turns for each in codes)
+    words = fitting([f"{lately:,} turns in the last minute; {total:,} in all: {first}", *others], width)
     return words, "red" if lately else ""
 
 
