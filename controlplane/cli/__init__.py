@@ -7,7 +7,7 @@ from controlplane.core.model.text import printable
 
 # Modules that the commands need beyond a hook's, and the extra that brings each.
 _EXTRAS = {
-    **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
+    **dict.fromkeys(("typer", "rich", "structlog", "textual"), "daemon"),
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
     **dict.fromkeys(("anyio", "watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
     **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),

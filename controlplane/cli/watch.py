@@ -22,16 +22,20 @@ def top(
     api: Api = None,
     fleet: Fleet = False,
 ) -> None:
-    """Watch a node or a fleet live: window, pressures, engines, queue, and what every program does. Ctrl-C ends it.
+    """Watch a node or a fleet live: window, pressures, rates, findings, engines, and what each program does.
 
-    A row is green while the engine works for the program, cyan while its tool runs, and yellow while it is held.
-    The newest bar is on the right; the three plots share one scale. Where there are several engines, each has a row
-    with its pool: red if it is gone or does not answer, yellow if it is drained or passive.
+    It asks the daemon once a second. The plots begin with what the daemon remembers; the newest bar is on the
+    right. A row is green while the engine works for the program, cyan while its tool runs, yellow while it is held.
+    Where there are several engines, each has a row with its pool: red if it is gone or does not answer, yellow if
+    it is drained or passive.
+
+    Keys: q quits, arrows and PgUp, PgDn select a program, Enter shows all that is known of it, / filters, s sorts
+    by the next column, ? shows all keys.
     """
-    from controlplane.operate.top import watch
+    from controlplane.operate.top.app import watch
 
-    with daemon(api, FLEET if fleet else node, state_dir) as client, until_interrupted():
-        watch(client)
+    with until_interrupted():
+        watch(lambda: daemon(api, FLEET if fleet else node, state_dir))
 
 
 def status(

@@ -1,6 +1,6 @@
 """A daemon's replies in the words that an operator reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.operate.shadow_report import shadow_rows
@@ -29,7 +29,7 @@ def show_status(status: Fields, *, json: bool) -> None:
         *([("tenants", tenants_line(status))] if status.tenants else []),
         *([("lease", lead)] if (lead := lead_line(status)) else []),
         *([("forecast", forecast_line(status.forecasts))] if status.forecasts else []),
-        ("tools", tools_line(pressure)),
+        ("tools", ", ".join(tools_parts(pressure))),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
     if status.refusals:
@@ -49,10 +49,10 @@ def title(finding: Fields) -> str:
     return str(finding.name).replace("_", " ")
 
 
-def kv_line(pressure: Fields) -> str:
-    """The KV pool's use and size in one line."""
+def kv_parts(pressure: Fields) -> list[str]:
+    """The KV pool's use and size, what matters most first."""
     if not pressure.kv_total_blocks:
-        return "no engine has reported its pool yet"
+        return ["no engine has reported its pool yet"]
     state = "overloaded" if pressure.kv_overloaded else ("slack" if pressure.kv_has_slack else "no slack")
     parts = [
         f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks in demand ({state})",
@@ -62,7 +62,12 @@ def kv_line(pressure: Fields) -> str:
     ]
     if pressure.host_total_blocks:
         parts.append(f"host {_PERCENT(pressure.host_used_blocks / pressure.host_total_blocks)} used")
-    return ", ".join(parts)
+    return parts
+
+
+def kv_line(pressure: Fields) -> str:
+    """The same in one line."""
+    return ", ".join(kv_parts(pressure))
 
 
 def forecast_line(forecasts: Sequence[Fields]) -> str:
@@ -77,12 +82,15 @@ def forecast_line(forecasts: Sequence[Fields]) -> str:
     return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
 
 
-def tools_line(pressure: Fields) -> str:
-    """The tool host's load in one line."""
-    state = "overloaded" if pressure.cpu_overloaded else "clear"
-    running = f"{pressure.tools_active} running, {pressure.tools_waiting} waiting"
-    host = f"{pressure.cpus:g} CPUs {_PERCENT(pressure.cpu_use_ratio)} used ({state})"
-    return f"{running}; {host}, tools {pressure.tool_slowdown_ratio:.2f} times their usual time"
+def tools_parts(pressure: Fields) -> list[str]:
+    """The tool host's load, what matters most first."""
+    return [
+        f"{_PERCENT(pressure.cpu_use_ratio)} of {pressure.cpus:g} CPUs used"
+        f" ({'overloaded' if pressure.cpu_overloaded else 'clear'})",
+        f"{pressure.tools_active} tools running",
+        f"{pressure.tools_waiting} waiting",
+        f"{pressure.tool_slowdown_ratio:.2f} times their usual time",
+    ]
 
 
 def orders_line(orders: Fields) -> str:
@@ -157,37 +165,32 @@ def lead_line(status: Fields) -> str:
     return f"leads, by lease {status.fence}" if status.fence else ""
 
 
-ENGINE_HEAD = ("engine", "standing", "KV demand", "free", "pinned", "host", "turns", "programs", "waiting", "heard")
-
-
-def engine_cells(engine: Fields) -> tuple[str, ...]:
-    """One engine's cells below ``ENGINE_HEAD``."""
-    demand = f"{_PERCENT(engine.kv_use_ratio)} of {engine.kv_total_blocks:,}" if engine.kv_total_blocks else ""
-    host = _PERCENT(engine.host_used_blocks / engine.host_total_blocks) if engine.host_total_blocks else ""
-    return (
-        engine.place + (f" ({engine.address})" if engine.address else ""),
-        engine_standing(engine),
-        demand,
-        f"{engine.kv_free_blocks:,}",
-        f"{engine.kv_retained_blocks:,}",
-        host,
-        str(engine.turns),
-        str(engine.programs),
-        str(engine.waiting),
-        f"{duration(engine.heard_ns)} ago" if engine.heard_ns else "never",
-    )
-
-
-def engine_standing(engine: Fields) -> str:
+def _standing(engine: Fields) -> Iterator[str]:
     """What the engine may be given, and what is wrong with it."""
-    summary = [engine.standing or "serving"]
+    yield engine.standing or "serving"
     if engine.silent:
-        summary.append("does not answer")
+        yield "does not answer"
     if engine.passive:
-        summary.append("passive")
+        yield "passive"
     if not engine.has_plugin:
-        summary.append("no plugin")
-    return ", ".join(summary)
+        yield "no plugin"
+
+
+ENGINE_CELLS: dict[str, Callable[[Fields], str]] = {
+    "engine": lambda row: row.place,
+    "address": lambda row: row.address,
+    "standing": lambda row: ", ".join(_standing(row)),
+    "KV demand": lambda row: (
+        f"{_PERCENT(row.kv_use_ratio)} of {row.kv_total_blocks:,}" if row.kv_total_blocks else ""
+    ),
+    "free": lambda row: f"{row.kv_free_blocks:,}",
+    "pinned": lambda row: f"{row.kv_retained_blocks:,}",
+    "host": lambda row: _PERCENT(row.host_used_blocks / row.host_total_blocks) if row.host_total_blocks else "",
+    "turns": lambda row: str(row.turns),
+    "programs": lambda row: str(row.programs),
+    "waiting": lambda row: str(row.waiting),
+    "heard": lambda row: f"{duration(row.heard_ns)} ago" if row.heard_ns else "never",
+}
 
 
 def show_engines(listed: Fields, *, json: bool) -> None:
@@ -198,7 +201,8 @@ def show_engines(listed: Fields, *, json: bool) -> None:
     if not listed.engines:
         echo("no engine has reported yet")
         return
-    print_table(ENGINE_HEAD, [engine_cells(engine) for engine in listed.engines])
+    names = [name for name in ENGINE_CELLS if name != "address" or any(each.address for each in listed.engines)]
+    print_table(names, [[ENGINE_CELLS[name](engine) for name in names] for engine in listed.engines])
     if left := listed.total - len(listed.engines):
         echo(f"and {left} more")
     for engine in listed.engines:
@@ -218,34 +222,23 @@ def are_several(programs: Sequence[Fields]) -> bool:
     return len({program.replica for program in programs if program.replica}) > 1
 
 
-_PROGRAM_HEAD = (
-    *("program", "status", "phase", "tool", "turns", "tokens"),
-    *("tier", "idle", "held", "pinned", "idleness"),
-)
-
-
-def program_head(*, engines: bool) -> tuple[str, ...]:
-    """The names of ``program_row``'s cells."""
-    return (*_PROGRAM_HEAD, *(("engine", "moves") if engines else ()))
-
-
-def program_row(program: Fields, *, engines: bool) -> tuple[str, ...]:
-    """One program's cells, with its engine and how often it moved where there are several ``engines``."""
-    position = f" #{program.queue_position}" if program.queue_position else ""
-    return (
-        program.program_id + (" (held)" if program.held_by_operator else ""),
-        program.status + position,
-        program.phase,
-        program.tool,
-        str(program.turns),
-        f"{program.context_tokens:,}",
-        program.kv_tier,
-        duration(program.idle_ns),
-        duration(program.hold_ns),
-        duration(program.retained_ns),
-        f"{program.idleness_ratio:.2f}",
-        *((program.replica, str(program.moves or "")) if engines else ()),
-    )
+PROGRAM_CELLS: dict[str, Callable[[Fields], str]] = {
+    "program": lambda row: row.program_id + (" (held)" if row.held_by_operator else ""),
+    "status": lambda row: row.status + (f" #{row.queue_position}" if row.queue_position else ""),
+    "phase": lambda row: row.phase,
+    "tool": lambda row: row.tool,
+    "turns": lambda row: str(row.turns),
+    "tokens": lambda row: f"{row.context_tokens:,}",
+    "tier": lambda row: row.kv_tier,
+    "idle": lambda row: duration(row.idle_ns),
+    "held": lambda row: duration(row.hold_ns),
+    "pinned": lambda row: duration(row.retained_ns),
+    "idleness": lambda row: f"{row.idleness_ratio:.2f}",
+    "engine": lambda row: row.replica,
+    "moves": lambda row: str(row.moves or ""),
+    "tenant": lambda row: row.tenant,
+    "waits for": lambda row: row.waits_for,
+}
 
 
 def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
@@ -254,12 +247,10 @@ def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
     if json:
         print_json([plain(program) for program in programs])
     elif programs:
-        engines, more = are_several(programs), ("waits for",) if waits else ()
-        rows = [
-            (*program_row(program, engines=engines), *((program.waits_for,) if waits else ()))
-            for program in programs
-        ]
-        print_table((*program_head(engines=engines), *more), rows)
+        left_out = {"tenant"} | ({"waits for"} if not waits else set())
+        left_out |= {"engine", "moves"} if not are_several(programs) else set()
+        names = [name for name in PROGRAM_CELLS if name not in left_out]
+        print_table(names, [[PROGRAM_CELLS[name](program) for name in names] for program in programs])
         if left := listed.total - len(programs):
             echo(f"and {left} more")
     else:

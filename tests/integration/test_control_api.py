@@ -109,8 +109,7 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
     (engine,) = listed.engines
     assert (engine.place, engine.kv_total_blocks, engine.turns, engine.programs) == ("test/engine", 1000, 1, 1)
     assert (listed.total, list(listed.moves)) == (1, [])
-    watched = client.watch("WatchStatus")
-    assert next(watched).now_ns < next(watched).now_ns
+    assert status.now_ns < client.call("GetStatus").now_ns
     assert list(status.passive_engines) == []
     why = "rank 1 decided otherwise than rank 0"
     await publish(daemon, (ENGINE, 3, [replace(POOL, reason=why)]))

@@ -69,11 +69,6 @@ class ControlApi:
     async def get_status(self, _: Fields) -> Status:
         return self._daemon.status()
 
-    async def watch_status(self, _: Fields) -> AsyncIterator[Status]:
-        while True:
-            yield self._daemon.status()
-            await sleep(self._daemon.status_every_s)
-
     async def list_programs(self, request: Fields) -> Listing:
         controller = self._daemon.controller
         return listing(
