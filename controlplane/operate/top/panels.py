@@ -25,6 +25,7 @@ _MEANINGS = {
     "acting": "its tool runs",
     "idle": "none of these",
     "unnamed turns": "their requests named no program",
+    "phases": "what active programs do; those that wait are not among them",
     "plots": "window and active have one scale, waiting has its own",
 }
 
