@@ -96,9 +96,9 @@ class Aimd:
                 return window, f"{sides} overloaded: the last cut has yet to tell"
             return max(self.window_min, window * self.beta), f"{sides} overloaded: x{self.beta:g}"
         if not pressure.kv_has_slack:
-            return window, "no slack"
+            return window, "no room"
         if self.used_only and pressure.programs_active < floor(window):  # ours: see the module's docstring
             return window, "not used"
         if self.slow_start and not state.was_cut:
-            return min(self.window_max, window * 2), "slack, never cut yet: x2"
-        return min(self.window_max, window + self.alpha), f"slack: +{self.alpha:g}"
+            return min(self.window_max, window * 2), "room, never cut yet: x2"
+        return min(self.window_max, window + self.alpha), f"room: +{self.alpha:g}"
