@@ -55,7 +55,7 @@ class Aimd:
     def update(
         self, state: SteppedWindow, facts: Estimates, pressure: Pressure, now_ns: int
     ) -> tuple[SteppedWindow, Window]:
-        why, window = "held", min(self.window_max, max(self.window_min, state.window))
+        why, window = "as it was", min(self.window_max, max(self.window_min, state.window))
         if window != state.window:  # the bounds were changed while it ran
             state, why = replace(state, window=window), "within its new bounds"
         interval_ends_ns = pressure.interval_ends_ns

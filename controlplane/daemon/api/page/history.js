@@ -13,7 +13,7 @@ const spanMs = () => Math.min(1000 * rangeS, Math.max(LEAST_MS, began ? nowMs() 
   const KEPT_MS = 3_600_000;
   const MOST_SAMPLES = 1500;   // then they are asked for anew: the daemon has made one of ten of the older ones
   const HOLE_MS = 5000;        // more than that is missing between what is known and what is told
-  const ENOUGH_TURNS = 10, WIDEST = 3;
+  const ENOUGH_TURNS = 10, LEAST_TURNS = 5, WIDEST = 3;
   const LEFT = 38;
   let samples = [], asking = false, told = null;
 
@@ -90,7 +90,7 @@ const spanMs = () => Math.min(1000 * rangeS, Math.max(LEAST_MS, began ? nowMs() 
       const rate = (tokens) => known ? tokens / of.span_s : null;
       return {
         at: point.at,
-        hit: known && of.prompt_tokens ? of.cached_tokens / of.prompt_tokens : null,
+        hit: of.turns >= LEAST_TURNS && of.prompt_tokens ? of.cached_tokens / of.prompt_tokens : null,
         prompt: rate(of.prompt_tokens),
         computed: rate(of.prompt_tokens - of.cached_tokens),
         output: rate(of.output_tokens),
@@ -128,7 +128,7 @@ const spanMs = () => Math.min(1000 * rangeS, Math.max(LEAST_MS, began ? nowMs() 
 
   const round = (value) => {
     const size = 10 ** Math.floor(Math.log10(value));
-    return [1, 2, 4, 5, 10].find((each) => each * size >= value * 0.999) * size;
+    return [1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10].find((each) => each * size >= value * 0.999) * size;
   };
 
   function plot(id, list, series, { height = 130, least = 1, mark = short, level = null } = {}) {
@@ -174,7 +174,7 @@ const spanMs = () => Math.min(1000 * rangeS, Math.max(LEAST_MS, began ? nowMs() 
     plot("prompt-plot", rates, [["prompt", "prompt"], ["computed", "computed"]]);
     plot("output-plot", rates, [["output", "output"]], { height: 80 });
     for (const line of document.querySelectorAll(".averaged")) {
-      line.textContent = `Each point is the mean of the ${whole(windowMs())} before it, or of up to ${whole(WIDEST * windowMs())} where there are fewer than ${ENOUGH_TURNS} turns`;
+      line.textContent = `Each point is the mean of the ${whole(windowMs())} before it, or of up to ${whole(WIDEST * windowMs())} where these have fewer than ${ENOUGH_TURNS} turns${line.dataset.least === undefined ? "" : `; of fewer than ${LEAST_TURNS} nothing is told`}`;
     }
   }
 
