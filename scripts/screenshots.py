@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/screenshots.py [--folder docs/images]
 
-A daemon, an engine double and a workload on this machine for a minute; Chromium for the page (make debian-tools).
+A daemon, an engine double and a workload on this machine for two minutes; Chromium for the page: make debian-tools.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from controlplane.operate.top.app import Top
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "gpu7"
 SCALE = "20"
-WARM_UP_S = 45.0
+WARM_UP_S = 90.0
 LOOKS_S = 3.0
 SIZE = (80, 24)  # as a terminal opens
-LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.18 --scale-tools 4 --tokens-per-word 64"
+LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.15 --scale-tools 4 --tokens-per-word 64"
 ENGINE = "penstock engine-double --pool-tokens 120000 --tokens-per-word 64"
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     images.mkdir(parents=True, exist_ok=True)
     page = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as name, loaded_node(Path(name), page):
-        driver = chrome(Path(name) / "profile", width=1180, height=800)
+        driver = chrome(Path(name) / "profile", width=1280, height=1500)
         try:
             driver.get(f"http://{page}/")
             time.sleep(WARM_UP_S)

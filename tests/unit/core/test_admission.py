@@ -44,7 +44,7 @@ def test_a_slow_start_doubles_until_the_first_cut_and_never_again() -> None:
     policy = Aimd(slow_start=True)
     windows = run(policy, *[HEALTHY] * 3, KV, *[HEALTHY] * 2)
     assert [round(w.window, 2) for w in windows] == [8.0, 16.0, 32.0, 22.4, 23.4, 24.4]
-    assert windows[1].reason == "slack, never cut yet: x2"
+    assert windows[1].reason == "room, never cut yet: x2"
     assert run(Aimd(slow_start=True, window_max=20.0), *[HEALTHY] * 4)[-1].window == 20.0
 
 
