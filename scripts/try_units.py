@@ -70,9 +70,9 @@ class Machine:
         shutil.rmtree(etc, ignore_errors=True)
         shutil.rmtree(self.folder / "var" / "lib" / "penstock", ignore_errors=True)
         etc.mkdir()
-        for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
+        for unit in (ROOT / "controlplane/operate/deploy/systemd").glob("*.service"):
             shutil.copy(unit, units)
-        shutil.copy(ROOT / "deploy" / "systemd" / "nats-server.conf", etc)
+        shutil.copy(ROOT / "controlplane/operate/deploy/systemd/nats-server.conf", etc)
         (etc / "gpu7.toml").write_text(
             run("chroot", self.folder, "/opt/penstock/bin/penstock", "config", "template")
         )
