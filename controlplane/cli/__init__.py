@@ -32,7 +32,7 @@ def main() -> None:
         extra = _EXTRAS.get(module)
         if extra is None:
             raise
-        _fail(f"penstock: this needs {module}: pip install 'penstock[{extra}]'")
+        _fail(f"penstock: this needs {module}: pip install 'penstock-agents[{extra}]'")
     except ControlPlaneError as error:
         _fail(f"penstock: {error}")
 

@@ -12,6 +12,7 @@ from controlplane.cli.bus import bus_app
 from controlplane.cli.calibrate import calibrate
 from controlplane.cli.change import drain, hold, promote, release, reload, set_preset
 from controlplane.cli.config import config_app
+from controlplane.cli.deploy import deploy_app
 from controlplane.cli.examples import epilog
 from controlplane.cli.fleet import fleet_app
 from controlplane.cli.live import demo, engine_double, replay
@@ -32,7 +33,7 @@ _PANELS = {
     "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
     "Try policies": (demo, simulate, what_if, sweep, sweep_report, replay, engine_double, report),
-    "Prepare": (presets, config_app, calibrate, tools_app, log_app),
+    "Prepare": (presets, config_app, deploy_app, calibrate, tools_app, log_app),
 }
 
 app = typer.Typer(

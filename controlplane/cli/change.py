@@ -41,7 +41,7 @@ def drain(
     api: Api = None,
     json: Json = False,
 ) -> None:
-    """Let nobody in; programs that already have a slot go on to their end. A drain survives a restart.
+    """Let no new program in; programs that already have a slot go on to their end. A drain survives a restart.
 
     Clients of new programs are told at once to go elsewhere or come again (503). The node is empty once
     `penstock status` shows no active programs.

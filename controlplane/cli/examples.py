@@ -81,6 +81,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "penstock config template --preset continuum > penstock.toml",
     ),
     "config diff": ("penstock config diff penstock.toml", "penstock config diff old.toml new.toml --json"),
+    "deploy export": (
+        "penstock deploy export deploy",
+        "penstock deploy export /usr/local/share/penstock",
+    ),
     "tools fit": ("penstock tools fit mine.jsonl", "penstock tools fit synthetic:swe-bench --out tools.json"),
     "tools show": ("penstock tools show tools.json", "penstock tools show tools.json --json"),
     "log replay": ("penstock log replay run.jsonl", "penstock log replay run.jsonl.gz"),

@@ -33,9 +33,9 @@ def regret(
     """Tell what each kind of decision cost and gained, in tokens and seconds, and what hindsight would have paid.
 
     A pin costs the memory that it holds and gains the prefill that the next turn is spared; a release, a demotion
-    or a pause frees memory and may cost a prefill; a hold costs its wait and keeps others' contexts; what nobody
-    decided is told as `nobody`. `computed again` sums up to what the engines computed twice. The row that lost most
-    is first.
+    or a pause frees memory and may cost a prefill; a hold at the gate costs its wait and keeps others' contexts;
+    what followed no decision is told as `no decision`. `computed again` sums up to what the engines computed twice.
+    The row that lost most is first.
 
     The log in the state directory is read, even if the daemon does not run now. A recorded run gives the same
     verdicts, and also the contexts that were found without any decision, so that its regret is over every gap.

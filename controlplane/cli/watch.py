@@ -25,7 +25,7 @@ def top(
     """Watch a node or a fleet live: window, pressures, rates, findings, engines, and what each program does.
 
     It asks the daemon once a second. The plots begin with what the daemon remembers; the newest bar is on the
-    right. A row is green while the engine works for the program, cyan while its tool runs, yellow while it is held.
+    right. A row is green while the engine works for the program, cyan while its tool runs, yellow while it waits.
     Where there are several engines, each has a row with its pool: red if it is gone or does not answer, yellow if
     it is drained or passive.
 
@@ -160,7 +160,7 @@ def explain(
     last: Annotated[int, typer.Option(help="How many of the latest decisions to print; 0: all.", min=0)] = 0,
     json: JsonLines = False,
 ) -> None:
-    """Explain why a program was let in, held, placed, moved, pinned or let go.
+    """Explain why a program waited, was let in, placed, moved, pinned or let go.
 
     It prints each decision with its rule, its numbers, who else could have been chosen, what came of it, and its
     verdict: what it gained and cost, in tokens and seconds (`penstock regret` sums those up). It reads the log in
@@ -168,10 +168,10 @@ def explain(
 
     In a fleet two daemons decide about a program: the fleet's places it, its node's keeps it. Name both
     (`--node fleet --node gpu7`, or `--log FILE` for a log of another host) and the decisions are told in one order,
-    by their hosts' clocks, with the way of each turn that both held: where it waited how long, and where it ran.
+    by their hosts' clocks, with the way of each turn that waited at both: where how long, and where it ran.
 
     Of a program that had sub-agents and has ended it shows the tree, too, what it has had of its budget with them,
-    and the critical path: what its time was made of, and how much of that it was held.
+    and the critical path: what its time was made of, and how much of that it waited at the gate.
     """
     from controlplane.operate.printing import echo
 

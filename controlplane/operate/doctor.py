@@ -233,13 +233,13 @@ _GATE_ADVICE: dict[str, str] = {
 
 def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     mode = health.get("mode", "?")
-    found = f"{mode}, {health.get('held_turns', 0)} turns held"
+    found = f"{mode}, {health.get('held_turns', 0)} turns waiting"
     advice = _GATE_ADVICE.get(mode, "")
     yield look("gate", found, advice) if advice else ok("gate", found)
     counters = health.get("counters", {})
     waited, long = counters.get("held", 0) - health.get("held_turns", 0), counters.get("held_long", 0)
     if 100 * long > waited:
-        found = f"{long} of {waited} held turns waited for more than 50 s"
+        found = f"{long} of {waited} turns that waited did so for more than 50 s"
         yield look("patience", found, "proxies and clients may give up first: docs/how-to/deploy.md, Timeouts")
     if unnamed := counters.get("placeholders", 0):
         found = f"{unnamed} requests sent a placeholder for an id, as `undefined` or an unfilled template"

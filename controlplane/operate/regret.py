@@ -26,6 +26,7 @@ from controlplane.wire.decisions import DecisionRecord, VerdictRecord, read_deci
 from controlplane.wire.log import Header, read_log
 
 _NONE = "(none)"
+_WORDS = {NO_DECISION: "no decision"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +210,9 @@ def show_regret(regret: Regret, found: Sequence[Row], by: str, *, json: bool) ->
         "gain",
         "net",
     )
-    table = [(row.name, row.total.count, row.hits, row.misses, *_cells(row.total)) for row in found]
+    table = [
+        (_WORDS.get(row.name, row.name), row.total.count, row.hits, row.misses, *_cells(row.total)) for row in found
+    ]
     hits, misses = sum(row.hits for row in found), sum(row.misses for row in found)
     print_table((*head, "regret"), [*table, ("all", regret.total.count, hits, misses, *_cells(regret.total))])
     for line in notes(regret):

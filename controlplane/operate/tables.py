@@ -1,12 +1,15 @@
 """A daemon's replies in the words that an operator reads."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import floor
 
 from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
 
 _PERCENT = "{:.0%}".format
+PHASES = {"held": "waiting"}  # "on hold" is what an operator holds: a person reads one word for each
+_FEWEST_FORECASTS = 20  # programs that ended, from which errors of forecasts say something
 _MOST_MOVES = 10  # the latest, below the engines
 
 
@@ -16,10 +19,9 @@ def show_status(status: Fields, *, json: bool) -> None:
         print_json(plain(status))
         return
     window, pressure = status.window, status.pressure
-    limit = window.limit or "no limit"
     rows = [
         ("node", f"{status.node}, preset {status.preset}, configuration {status.config.version}"),
-        ("window", f"{limit} (before caps {window.window:.1f}): {window.reason}"),
+        ("window", f"{window_words(window.limit, window.window)}: {window.reason}"),
         (
             "programs",
             f"{pressure.programs_active} active, {pressure.queue_length} waiting, {status.programs} known",
@@ -39,6 +41,13 @@ def show_status(status: Fields, *, json: bool) -> None:
     print_table(("", ""), rows)
 
 
+def window_words(limit: int, window: float) -> str:
+    """How many programs may be active, and of how many where a cap takes some: ``4 of 12.3``."""
+    if not limit:
+        return "no limit"
+    return f"{limit} of {window:.1f}" if limit < floor(window) else str(limit)
+
+
 def finding_line(finding: Fields) -> str:
     """What is wrong, and what to do, in one line."""
     return f"{title(finding)}: {finding.found} -> {finding.advice}"
@@ -53,7 +62,9 @@ def kv_parts(pressure: Fields) -> list[str]:
     """The KV pool's use and size, what matters most first."""
     if not pressure.kv_total_blocks:
         return ["no engine has reported its pool yet"]
-    state = "overloaded" if pressure.kv_overloaded else ("slack" if pressure.kv_has_slack else "no slack")
+    state = (
+        "overloaded" if pressure.kv_overloaded else ("room to grow" if pressure.kv_has_slack else "no room to grow")
+    )
     parts = [
         f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks in demand ({state})",
         f"{pressure.kv_free_blocks:,} free",
@@ -73,13 +84,23 @@ def kv_line(pressure: Fields) -> str:
 def forecast_line(forecasts: Sequence[Fields]) -> str:
     """How far forecasts of contexts were from what programs came to hold, in one line."""
     whole, *classes = forecasts
+    if whole.ended < _FEWEST_FORECASTS:
+        return f"too few to judge ({whole.ended} of {_FEWEST_FORECASTS} programs have ended)"
     summary = (
-        f"{whole.expected_ratio:.2f} of what {whole.ended} programs came to hold, off by {whole.missed_ratio:.0%}"
+        f"contexts of {whole.ended} programs were forecast at {whole.expected_ratio:.2f} times their size, off by "
+        f"{_off_by(whole)}"
     )
-    if len(classes) < 2:
+    judged = [each for each in classes if each.ended >= _FEWEST_FORECASTS]
+    if len(judged) < 2:
         return summary
-    worst = max(classes, key=lambda each: each.missed_ratio)
-    return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
+    worst = max(judged, key=lambda each: each.missed_ratio)
+    return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f} times, off by {_off_by(worst)}"
+
+
+def _off_by(forecast: Fields) -> str:
+    """In percent of what programs came to hold; of more than all of it, how many times that."""
+    missed = forecast.missed_ratio
+    return f"{missed:.0%} of it" if missed < 1 else f"{missed:.1f} times it"
 
 
 def tools_parts(pressure: Fields) -> list[str]:
@@ -95,8 +116,9 @@ def tools_parts(pressure: Fields) -> list[str]:
 
 def orders_line(orders: Fields) -> str:
     """The operator's orders in force, in one line."""
-    parts = ["draining: nobody is let in"] if orders.draining else []
-    return "; ".join([*parts, *([f"held: {', '.join(orders.held)}"] if orders.held else [])]) or "none"
+    parts = ["draining: no new program is let in"] if orders.draining else []
+    held = [f"on hold by operator: {', '.join(orders.held)}"] if orders.held else []
+    return "; ".join([*parts, *held]) or "none"
 
 
 def has_engines(status: Fields) -> bool:
@@ -116,7 +138,9 @@ def tenants_line(status: Fields) -> str:
     """What tenants have had, in one line."""
     had = ", ".join(f"{row.tenant} {_PERCENT(row.kv_ratio)}" for row in status.tenants if row.turns or row.waiting)
     spent = [row.spent for row in status.tenants if row.spent]
-    return "; ".join([f"{had or 'nobody has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent])
+    return "; ".join(
+        [f"{had or 'no tenant has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent]
+    )
 
 
 _TENANT_HEAD = (
@@ -223,15 +247,15 @@ def are_several(programs: Sequence[Fields]) -> bool:
 
 
 PROGRAM_CELLS: dict[str, Callable[[Fields], str]] = {
-    "program": lambda row: row.program_id + (" (held)" if row.held_by_operator else ""),
+    "program": lambda row: row.program_id + (" (on hold)" if row.held_by_operator else ""),
     "status": lambda row: row.status + (f" #{row.queue_position}" if row.queue_position else ""),
-    "phase": lambda row: row.phase,
+    "phase": lambda row: PHASES.get(row.phase, row.phase),
     "tool": lambda row: row.tool,
     "turns": lambda row: str(row.turns),
     "tokens": lambda row: f"{row.context_tokens:,}",
     "tier": lambda row: row.kv_tier,
     "idle": lambda row: duration(row.idle_ns),
-    "held": lambda row: duration(row.hold_ns),
+    "waited": lambda row: duration(row.hold_ns),
     "pinned": lambda row: duration(row.retained_ns),
     "idleness": lambda row: f"{row.idleness_ratio:.2f}",
     "engine": lambda row: row.replica,

@@ -104,7 +104,7 @@ class ControlApi:
             if wanted not in orders.held:  # a program that is no more may be let go all the same
                 wanted = self._root_of(wanted)
             if wanted not in orders.held:
-                raise UnknownProgram(f"program {wanted!r} is not held; held programs: {_names(orders.held)}")
+                raise UnknownProgram(f"program {wanted!r} is not on hold; on hold are: {_names(orders.held)}")
             return await self._order([name for name in orders.held if name != wanted], orders.draining)
 
     async def drain(self, request: Fields) -> Orders:

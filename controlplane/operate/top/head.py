@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from controlplane.operate.printing import duration
 from controlplane.operate.tables import (
     ENGINE_CELLS,
+    PHASES,
     engines_line,
     finding_line,
     has_engines,
@@ -126,7 +127,7 @@ def _refused(status: Fields, history: History, width: int) -> tuple[str, str]:
 def _phases(phases: Sequence[Fields], width: int) -> Line:
     spans: list[tuple[str, str]] = []
     for each in phases:
-        words = f"{each.programs:,} {each.phase}"
+        words = f"{each.programs:,} {PHASES.get(each.phase, each.phase)}"
         words += f" ({each.context_tokens:,} tokens)" if each.programs and width >= 120 else ""
         spans.append((words + "   ", PHASE_STYLE.get(each.phase, "")))
     return tuple(spans)

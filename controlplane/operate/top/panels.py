@@ -1,7 +1,7 @@
 """What takes the place of the programs: all that is known of one, and the keys."""
 
 from controlplane.operate.printing import duration
-from controlplane.operate.tables import PROGRAM_CELLS
+from controlplane.operate.tables import PHASES, PROGRAM_CELLS
 from controlplane.operate.top.lines import Line, padded, wrapped
 from controlplane.operate.top.programs import PHASE_STYLE
 from controlplane.wire.control import Fields
@@ -11,6 +11,7 @@ DETAILS_FOOTER = "Esc back  ↑↓ the next program  q quit"
 FILTER_FOOTER = "Enter show programs with this in their id, tenant, engine or tool  Esc back"
 KEYS_FOOTER = "Esc back  q quit"
 _LABEL = 16
+_STYLES = {PHASES.get(phase, phase): style for phase, style in PHASE_STYLE.items()}
 _KEYS = (
     ("q, Ctrl-C", "quit"),
     ("↑ ↓ PgUp PgDn", "select a program, which then stays on its line (Home, End, too)"),
@@ -21,7 +22,7 @@ _KEYS = (
 )
 _MEANINGS = {
     "reasoning": "the engine works for it",
-    "held": "its turn waits at the gate",
+    "waiting": "its turn waits at the gate",
     "acting": "its tool runs",
     "idle": "none of these",
     "unnamed turns": "their requests named no program",
@@ -34,7 +35,7 @@ def keys(width: int) -> list[Line]:
     """The keys, and what words and colours mean."""
     lines = [line for key, words in _KEYS for line in _labelled(key, words, width)]
     for name, words in _MEANINGS.items():
-        lines += _labelled(name, words, width, PHASE_STYLE.get(name, ""))
+        lines += _labelled(name, words, width, _STYLES.get(name, ""))
     return lines
 
 
@@ -53,7 +54,7 @@ def details(program: Fields, width: int, *, is_gone: bool) -> list[Line]:
             f"{name} {words}"
             for name, words in (
                 ("age", duration(program.age_ns)),
-                *((name, cells[name]) for name in ("held", "idle", "idleness")),
+                *((name, cells[name]) for name in ("waited", "idle", "idleness")),
                 ("pinned for another", cells["pinned"]),
             )
             if words

@@ -52,7 +52,7 @@ def test_the_cpu_cap_clamps_what_is_returned_and_not_the_window() -> None:
     pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, cpu_overloaded=True)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (4, 8.0)
-    assert "W_cpu=4" in window.reason
+    assert "capped by the CPUs at 4" in window.reason
 
 
 PRINTED = Aimd(used_only=False, one_cut=False, evidence=False, forecast=False)

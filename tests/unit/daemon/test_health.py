@@ -33,6 +33,7 @@ from controlplane.daemon.status import health_watch
 from controlplane.daemon.status.health import RULES, DaemonHealth, Finding, Level, findings
 from controlplane.daemon.status.health_watch import LATELY_S, HealthWatch
 from controlplane.daemon.status.status import Refusal, Status, describe
+from controlplane.operate.deployment import FILES
 from controlplane.operate.doctor import of_status
 from controlplane.operate.tables import show_status
 from controlplane.operate.top.screen import Look, Screen
@@ -41,7 +42,7 @@ from controlplane.wire.control import METHODS, Fields
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "controlplane" / "daemon" / "api" / "page" / "page.js"
-ALERTS = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
+ALERTS = FILES / "prometheus" / "penstock.rules.yml"
 STRANGE = "".join(
     strangers.NAMES[case] for case in ("clear screen", "row", "right to left", "closing tag", "element")
 )
