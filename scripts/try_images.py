@@ -36,9 +36,10 @@ ENTRYPOINT ["nats-server"]""",
 RUN mkdir /prometheus && chown 65534:65534 /prometheus
 USER 65534
 ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]""",
-    "docker.io/lmsysorg/sglang:double": """COPY launch_server.py /sglang/sglang/
-ENV PYTHONPATH=/sglang
-RUN pip install anyio httptools jinja2 matplotlib numpy rich starlette structlog typer uvicorn""",
+    "docker.io/lmsysorg/sglang:double": """
+RUN pip install anyio httptools jinja2 matplotlib numpy rich starlette structlog typer uvicorn
+COPY launch_server.py /sglang/sglang/
+ENV PYTHONPATH=/sglang""",
 }
 LAUNCH = """import argparse, os
 parser = argparse.ArgumentParser()
@@ -155,11 +156,14 @@ def compose(folder: Path) -> None:
     shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("*.env", "roles.conf"))
     users = "bus config --node local --url nats://nats:4222 --folder /bus"
     note(podman("run", "--rm", "-u=0", f"-v={deploy}/compose/bus:/bus", DAEMON, *users.split()))
-    without = "".join(f"  {each}: {{ports: !reset [], deploy: !reset {{}}}}\n" for each in services)
-    (folder / "without.yaml").write_text(f"services:\n{without}")
-    files = ("-f", deploy / "compose" / "compose.yaml", "-f", folder / "without.yaml")
-    command = (str(find("podman-compose")), *files)
-    health = yaml.safe_load((deploy / "compose" / "compose.yaml").read_text())["services"]["nats"]["healthcheck"]
+    file = deploy / "compose" / "compose.yaml"
+    composed = yaml.safe_load(file.read_text())
+    for service in composed["services"].values():
+        service.pop("ports", None)
+        service.pop("deploy", None)
+    file.write_text(yaml.safe_dump(composed))
+    command = (str(find("podman-compose")), "-f", file)
+    health = composed["services"]["nats"]["healthcheck"]
     run(*command, "up", "-d", "nats")
     wait(says("penstock_nats_1", " ".join(health["test"][1:]), '"ok"'), "bus")  # older podmans do not wait for it
     run(*command, "up", "-d", *services)
@@ -185,6 +189,8 @@ def chart(folder: Path) -> None:
     documents = {document["kind"]: document for document in yaml.safe_load_all(made) if document}
     spec = documents["StatefulSet"]["spec"]["template"]["spec"]
     spec["volumes"].append({"name": "state", "persistentVolumeClaim": {"claimName": "state-gpu-0"}})
+    for port in (port for container in spec["containers"] for port in container["ports"]):
+        port["hostIP"] = "127.0.94.67"  # older podmans publish every port: not where one may be in use
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpu-0"}, "spec": spec}
     (folder / "pod.yaml").write_text(yaml.safe_dump_all([documents["ConfigMap"], pod]))
     podman("volume", "create", "state-gpu-0")
