@@ -31,13 +31,13 @@ _UNDONE = re.compile(
 )
 _NULL = "what a figure without a value means"
 STANDS = {
-    "README.md: never been started": "deploy.md: nothing here can start containers or a cluster",
+    "README.md: never been started": "deploy.md: nothing here can start a cluster",
     "README.md: not been measured": "vLLM on a GPU: benchmarks.md has SGLang's run alone",
     "docs/reference/benchmarks.md: not measured": "the same",
     "CHANGELOG.md: not yet": "the heading of what the release is without",
     "CHANGELOG.md: not measured": _NULL,
     "docs/explanation/features.md: nothing was measured": "what its dash means",
-    "docs/how-to/deploy.md: never been started": "it says with what the files were checked instead",
+    "docs/how-to/deploy.md: never been started": "the charts on a cluster: it says what was started instead",
     "docs/how-to/replay-a-trace.md: not measured": _NULL,
     "docs/papers.md: not implemented": "what of the papers has no code; the tables beside it name what has",
     "controlplane/cli/live.py: nothing was measured": _NULL,
