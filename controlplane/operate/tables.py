@@ -294,8 +294,9 @@ def show_config(config: Fields, *, json: bool, preset: str = "", before: str = "
     if json:
         print_json(plain(config))
         return
-    of = f"preset {preset} is in force, as configuration" if preset else "in force: configuration"
-    echo(f"{of} {config.version}" + (f"; it was {before}" if preset != before else ""))
+    version = f"configuration {config.version}"
+    said = f"preset {preset} is in force, as {version}" if preset else f"{version} is in force"
+    echo(said + (f"; it was {before}" if preset != before else ""))
     if preset != before:
         echo(f"Back: `penstock set-preset {before}`; a restart goes back to what the daemon is started with.")
     if config.until_restart:
