@@ -60,7 +60,7 @@ def test_a_decision_is_told_with_its_verdict(judged: Journalled) -> None:
 def test_what_nobody_decided_is_told_behind_the_decision_before_it(judged: Journalled) -> None:
     judged.turn("a", 3, tokens=1600)
     text = "\n".join(lines(story(read_decisions(judged.path), "a")))
-    assert "    afterwards, by nobody: -" in text
+    assert "    afterwards, without a decision: -" in text
     assert "others took its room" in text
 
 

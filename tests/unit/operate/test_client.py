@@ -69,7 +69,7 @@ def test_each_status_has_a_sentence(refusing: tuple[Refusing, str], code: grpc.S
     handler, address = refusing
     handler.code = code
     with connect(address, "local") as client:
-        for ask in (lambda c: c.call("GetStatus"), lambda c: list(c.watch("WatchStatus"))):
+        for ask in (lambda c: c.call("GetStatus"), lambda c: list(c.watch("WatchDecisions"))):
             said = told(ask, client)
             assert SAID[code.name] in said
             assert code.name not in said

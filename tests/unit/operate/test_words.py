@@ -26,9 +26,9 @@ def test_what_an_operator_holds_and_what_waits_at_the_gate_are_told_apart() -> N
         retained_ns=0,
         idleness_ratio=0.0,
     )
-    row = dict(zip(tables.program_head(engines=False), tables.program_row(program, engines=False), strict=True))
-    assert row["program"] == "p (on hold)"
-    assert (row["phase"], row["waited"]) == ("waiting", "1m01s")
+    cells = tables.PROGRAM_CELLS
+    assert cells["program"](program) == "p (on hold)"
+    assert (cells["phase"](program), cells["waited"](program)) == ("waiting", "1m01s")
     assert tables.orders_line(Fields(held=["p"], draining=False)) == "on hold by operator: p"
 
 
