@@ -347,7 +347,9 @@ async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> Non
     assert said["drain --undo"].stdout == "orders: none\n"
     assert said["reload"].stdout == "configuration 1 is in force\n"
     assert json.loads(daemon.penstock("status", "--json").stdout)["window"]["limit"] == 2
-    assert daemon.penstock("set-preset", "continuum").stdout == "configuration 2 is in force\n"
+    head, back = daemon.penstock("set-preset", "continuum").stdout.splitlines()
+    assert head == "preset continuum is in force, as configuration 2; it was fcfs"
+    assert back.startswith("Back: `penstock set-preset fcfs`;")
     in_force = daemon.penstock("config", "show", "--running").stdout
     assert 'preset = "continuum"  # --preset\n' in in_force
     assert f"window = 2  # {daemon.folder.parent}/penstock.toml:3\n" in in_force

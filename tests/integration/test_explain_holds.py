@@ -151,6 +151,6 @@ async def test_each_hold_is_explained_by_what_caused_it(tmp_path: Path) -> None:
             for reason, cause in CAUSES.items():
                 scene = Scene(daemon, bus, sent, reason.value, cause)
                 told = await scene.play()
-                (line,) = [each for each in told.splitlines() if "held for" in each]
+                (line,) = [each for each in told.splitlines() if "waited for" in each]
                 assert f"s {scene.named(cause.explained or cause.shown)}" in line
                 assert line.partition("; let in as ")[2] == scene.named(cause.let_in)
