@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv first.
+# Two commands do everything: `make demo` and `make test`. Each installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,26 +20,42 @@ STUDIES := bench/ab_engine.py bench/fidelity.py bench/fleet_crowded.py bench/for
 export PYTHONUNBUFFERED := 1
 export PENSTOCK_TEST_CPU := build/test-cpu
 
-.PHONY: help install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine $(KINDS:%=test-on-%) test-core-and-units engine-env engine agent-env lint style types soak weight bench proto docs clean engine-choice
+.PHONY: help python install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine $(KINDS:%=test-on-%) test-core-and-units engine-env engine agent-env lint style types soak weight bench proto docs clean engine-choice
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-install: $(VENV)/.installed ## a virtual environment with everything
-
-$(VENV)/.installed: pyproject.toml
+python:
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON) is older than 3.11: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+
+# $(call install-into-venv,EXTRA,WHAT IT TAKES): the stamp comes after all of it, so the next make goes on.
+define install-into-venv
+	@echo "Installing Penstock and what it needs into $(VENV): $(2)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' \
+		|| { echo "not everything was installed: run make again, and it goes on"; exit 1; }
+endef
+
+install: $(VENV)/.installed ## a virtual environment with everything
+
+$(VENV)/.installed: pyproject.toml | python
+	$(call install-into-venv,dev,1.4 GB; two minutes or more)
 	@$(BIN)/python -m compileall -q controlplane engine_hooks # as pip does with what it copies; tests start many processes
+	@touch $@
+
+# What runs Penstock without its tests: a part of the whole, where that is there.
+RUNS := $(VENV)/$(if $(wildcard $(VENV)/.installed),.installed,.demo)
+
+$(VENV)/.demo: pyproject.toml | python
+	$(call install-into-venv,demo,320 MB; about 40 seconds)
 	@touch $@
 
 # Real traces where they lie beside this checkout; else the demo makes programs up.
 DEMO_TRACE := $(firstword $(sort $(wildcard ../shared/traces/isobench*.jsonl.gz)))
 
-demo: install ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
+demo: $(RUNS) ## NATS, daemon and engine double on agent traces: fcfs, then penstock, and a report
 	$(BIN)/penstock demo $(if $(DEMO_TRACE),--trace $(DEMO_TRACE)) $(DEMO_ARGS)
 
 # Most tests wait for processes half of their time, so that rows of them run side by side: of types, the core and the
@@ -78,7 +94,7 @@ engine-choice:
 test-quick: install ## unit and property tests
 	$(BIN)/pytest tests/unit tests/property
 
-test-engine: engine-env ## the real SGLang on the CPU, with plugin, daemon and NATS; or another (ENGINE=vllm)
+test-engine: install engine-env ## the real SGLang on the CPU, with plugin, daemon and NATS; or another (ENGINE=vllm)
 	$(call TEST_ENGINES,$(ENGINES))
 
 # An environment needs a CPU build of torch, which not every index offers: CI does not do without, and nobody without
@@ -88,10 +104,10 @@ $(KINDS:%=test-on-%): test-on-%: install
 	else [ "$$CI" != true ] && [ $* != $(firstword $(KINDS)) ] && echo "left out: the tests with the real $*" >&2; fi
 
 # Environments of their own, which are kept: 3 GB and two to four minutes each.
-engine-env: install
-	@$(BIN)/python scripts/engine_env.py --version $(ENGINES)
+engine-env: python
+	@$(PYTHON) scripts/engine_env.py --version $(ENGINES)
 
-engine: engine-env ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
+engine: $(RUNS) ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
 	@$(BIN)/python scripts/cpu_engine.py --engine $(ENGINE) $(ENGINE_ARGS)
 
 agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
@@ -110,7 +126,7 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-soak: $(if $(filter lockstep,$(WHAT)),engine-env,install) ## for an hour what the tests do for a minute (WHAT=faults|kills|fleet|malformed|lockstep; SOAK= how much)
+soak: install $(if $(filter lockstep,$(WHAT)),engine-env) ## for an hour what the tests do for a minute (WHAT=faults|kills|fleet|malformed|lockstep; SOAK= how much)
 	$(if $(filter lockstep,$(WHAT)),PENSTOCK_TEST_ENGINES="$(ENGINES)" PENSTOCK_TEST_LOCKSTEP_STEPS=$(or $(SOAK),10000) )\
 	$(BIN)/python -m $(or $(SOAK_$(WHAT)),$(error expected WHAT=faults, kills, fleet, malformed or lockstep))
 

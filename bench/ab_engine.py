@@ -9,8 +9,8 @@ not run again; Ctrl-C loses the run in progress only. What programs tell of them
 the scenario, as the load and the engine are: runs of another one are never compared. Without a command: the report.
 
 `run --gpu --environment FOLDER` serves a Llama-3.1-8B shape on a GPU. FOLDER is the virtual environment of an
-engine that runs there, with `pip install 'penstock[sglang]'` or `'penstock[vllm]'` in it. The weights are made up:
-nothing is downloaded. Its rates lie around saturation in the simulator, on its profile of an H200.
+engine that runs there, with `pip install 'penstock-agents[sglang]'` or `'penstock-agents[vllm]'` in it. The weights
+are made up: nothing is downloaded. Its rates lie around saturation in the simulator, on its profile of an H200.
 """
 
 import argparse

@@ -5,6 +5,7 @@ generator's words (`penstock replay`). Ctrl-C ends it.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,10 +39,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     kind = KINDS[options.engine]
+    try:
+        environment = find_environment(kind.version)
+    except subprocess.CalledProcessError:  # it has said what it lacks
+        return 1
     with tempfile.TemporaryDirectory(prefix="penstock-engine-") as folder:
         server = kind.servers[CPU](
             Path(folder),
-            environment=find_environment(kind.version),
+            environment=environment,
             model=write_model(Path(folder) / "model", options.model),
             pool_tokens=options.pool_tokens,
             port=options.port,

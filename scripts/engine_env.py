@@ -206,6 +206,8 @@ def _install_penstock(environment: Environment) -> None:
     whole = environment.whole
     listed = (whole.requirements, whole.without_dependencies)
     pins = [argument for path in listed for argument in ("--constraint", str(path))]
+    former = [whole.python, "-m", "pip", "--quiet", "--no-input", "uninstall", "--yes", "penstock"]
+    run(former, whole.path)  # under that name its plugin would be loaded beside this one's
     _pip(whole, "--no-build-isolation", *pins, "--editable", str(ROOT))
     (whole.path / PROJECT_STAMP).write_text(_project_digest())
 

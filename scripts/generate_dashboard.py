@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OUTPUT = Path(__file__).resolve().parent.parent / "deploy" / "grafana" / "penstock.json"
+OUTPUT = Path(__file__).resolve().parent.parent / "controlplane/operate/deploy/grafana/penstock.json"
 _SELECT = '{instance=~"$instance"}'
 _WIDTH, _HEIGHT = 12, 8
 

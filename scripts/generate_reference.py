@@ -28,6 +28,7 @@ from reference_words import (
 )
 
 from controlplane.cli.app import app
+from controlplane.cli.examples import EXAMPLES
 from controlplane.config import ENVIRONMENT, Config
 from controlplane.config.changes import UNTIL_RESTART
 from controlplane.config.describe import comments, describe
@@ -388,8 +389,8 @@ def command_line() -> str:
         "# Command line",
         "",
         _EDIT,
-        "Every command explains itself with `--help`. A mistake that the user can fix is reported in one line with",
-        "exit code 1; a wrong option exits with 2.",
+        "Every command explains itself with `-h` or `--help`; `penstock -V` prints the version. A mistake that the",
+        "user can fix is reported without a stack trace, with exit code 1; a wrong option exits with 2.",
     ]
     for path, command in commands(typer.main.get_command(app), "penstock"):
         paragraphs = [" ".join(text.split()) for text in (command.help or "").split("\n\n")]
@@ -397,6 +398,8 @@ def command_line() -> str:
         rows = [row for parameter in command.params if (row := _option(parameter))]
         if rows:
             lines += ["", *table(("option", "default", "meaning"), rows)]
+        examples = EXAMPLES.get(path.removeprefix("penstock "), ())
+        lines += ["", *(f"    {line}" for line in examples)]
     return "\n".join(lines) + "\n"
 
 

@@ -2,12 +2,12 @@
 
     .venv/bin/python scripts/screenshots.py [--folder docs/images]
 
-A daemon, an engine double and a workload on this machine for a minute; Chromium for the page (make debian-tools).
+A daemon, an engine double and a workload on this machine for two minutes; Chromium for the page: make debian-tools.
 """
 
 import argparse
+import asyncio
 import contextlib
-import io
 import sys
 import tempfile
 import time
@@ -16,22 +16,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from rich.console import Console
 from support.browser import chrome
 from support.ports import free_port
 from support.terminals import Terminals, with_commands_of
 
-from controlplane.operate.client import ControlClient, connect
-from controlplane.operate.top import History, places, screen
+from controlplane.operate.client import connect
+from controlplane.operate.top.app import Top
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "gpu7"
 SCALE = "20"
-WARM_UP_S = 45.0
-WIDTH, HEIGHT = 120, 30
-LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.3 --scale-tools 4 --tokens-per-word 64"
+WARM_UP_S = 90.0
+LOOKS_S = 3.0
+SIZE = (80, 24)  # as a terminal opens
+LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.15 --scale-tools 4 --tokens-per-word 64"
 ENGINE = "penstock engine-double --pool-tokens 120000 --tokens-per-word 64"
-LOOKS_A_PICTURE = 10  # at twenty times the speed there are twenty a second
 
 
 @contextlib.contextmanager
@@ -49,18 +48,12 @@ def loaded_node(folder: Path, page: str) -> Iterator[None]:
         terminals.close()
 
 
-def take_top(client: ControlClient, until_s: float) -> str:
-    """What ``penstock top`` shows after a while, as SVG."""
-    history = History()
-    for number, status in enumerate(client.watch("WatchStatus")):
-        if number % LOOKS_A_PICTURE == 0:
-            history.add(status)
-        if time.monotonic() > until_s:
-            listed = client.call("ListPrograms", limit=places(HEIGHT))
-            break
-    console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO())
-    console.print(screen(status, listed, history, width=WIDTH, height=HEIGHT))
-    return console.export_svg(title="penstock top")
+async def take_top(state_dir: Path) -> str:
+    """What ``penstock top`` shows, as SVG."""
+    app = Top(lambda: connect(None, NODE, state_dir))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause(LOOKS_S)
+        return app.export_screenshot(title="penstock top")
 
 
 def main() -> int:
@@ -70,11 +63,11 @@ def main() -> int:
     images.mkdir(parents=True, exist_ok=True)
     page = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as name, loaded_node(Path(name), page):
-        driver = chrome(Path(name) / "profile", width=1180, height=800)
+        driver = chrome(Path(name) / "profile", width=1280, height=1500)
         try:
             driver.get(f"http://{page}/")
-            with connect(None, NODE, Path(name)) as client:
-                (images / "top.svg").write_text(take_top(client, time.monotonic() + WARM_UP_S))
+            time.sleep(WARM_UP_S)
+            (images / "top.svg").write_text(asyncio.run(take_top(Path(name))))
             driver.save_screenshot(str(images / "page.png"))
         finally:
             driver.quit()

@@ -65,14 +65,14 @@ class Machine:
             shutil.copytree(wheels, self.folder / "wheels", dirs_exist_ok=True)
         run("chroot", self.folder, "python3", "-m", "venv", "/opt/penstock")
         install = ("/opt/penstock/bin/pip", "install", "-q", "--no-index", "--find-links", "/wheels")
-        run("chroot", self.folder, *install, "--force-reinstall", "penstock[daemon,nkeys]")
+        run("chroot", self.folder, *install, "--force-reinstall", "penstock-agents[daemon,nkeys]")
         etc, units = self.folder / "etc" / "penstock", self.folder / "etc" / "systemd" / "system"
         shutil.rmtree(etc, ignore_errors=True)
         shutil.rmtree(self.folder / "var" / "lib" / "penstock", ignore_errors=True)
         etc.mkdir()
-        for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
+        for unit in (ROOT / "controlplane/operate/deploy/systemd").glob("*.service"):
             shutil.copy(unit, units)
-        shutil.copy(ROOT / "deploy" / "systemd" / "nats-server.conf", etc)
+        shutil.copy(ROOT / "controlplane/operate/deploy/systemd/nats-server.conf", etc)
         (etc / "gpu7.toml").write_text(
             run("chroot", self.folder, "/opt/penstock/bin/penstock", "config", "template")
         )

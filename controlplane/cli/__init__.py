@@ -1,12 +1,13 @@
 """The ``penstock`` command: its entry point, and a module for each group of commands."""
 
+import os
 import sys
 
 from controlplane.core.model.text import printable
 
 # Modules that the commands need beyond a hook's, and the extra that brings each.
 _EXTRAS = {
-    **dict.fromkeys(("typer", "rich", "structlog"), "daemon"),
+    **dict.fromkeys(("typer", "rich", "structlog", "textual"), "daemon"),
     **dict.fromkeys(("grpc", "grpc_health", "grpc_reflection"), "daemon"),
     **dict.fromkeys(("anyio", "watchfiles", "opentelemetry", "prometheus_client", "aiohttp"), "daemon"),
     **dict.fromkeys(("numpy", "matplotlib", "jinja2"), "sim"),
@@ -21,6 +22,7 @@ def main() -> None:
     """
     from controlplane.core.model.errors import ControlPlaneError
 
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read as it is imported: what it would log, errors say
     try:
         from controlplane.cli.app import app
 
@@ -30,7 +32,7 @@ def main() -> None:
         extra = _EXTRAS.get(module)
         if extra is None:
             raise
-        _fail(f"penstock: this needs {module}: pip install 'penstock[{extra}]'")
+        _fail(f"penstock: this needs {module}: pip install 'penstock-agents[{extra}]'")
     except ControlPlaneError as error:
         _fail(f"penstock: {error}")
 

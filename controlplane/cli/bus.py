@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.cli.options import Node, StateDir
 from controlplane.transport.roles import BusRole
 
 bus_app = typer.Typer(
@@ -35,11 +36,8 @@ def config(
 @bus_app.command("url")
 def url_of(
     role: Annotated[BusRole, typer.Option(help="The role to connect as.")],
-    node: Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")] = "local",
-    state_dir: Annotated[
-        Path | None,
-        typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The folder of the endpoint file."),
-    ] = None,
+    node: Node = "local",
+    state_dir: StateDir = None,
 ) -> None:
     """Print one role's URL of the embedded server, with the password, for a user who cannot read the endpoint file.
 

@@ -41,7 +41,7 @@ def drain(
     api: Api = None,
     json: Json = False,
 ) -> None:
-    """Let nobody in; programs that already have a slot go on to their end. A drain survives a restart.
+    """Let no new program in; programs that already have a slot go on to their end. A drain survives a restart.
 
     Clients of new programs are told at once to go elsewhere or come again (503). The node is empty once
     `penstock status` shows no active programs.
@@ -61,12 +61,13 @@ def set_preset(
 ) -> None:
     """Switch a running daemon to another preset until the daemon ends; no program is lost.
 
-    To keep it, write `preset = "NAME"` into the daemon's file.
+    It says what is in force now and how to go back. To keep it, write `preset = "NAME"` into the daemon's file.
     """
     from controlplane.operate.tables import show_config
 
     with daemon(api, node, state_dir) as client:
-        show_config(client.call("SetPreset", preset=preset), json=json)
+        before = client.call("GetStatus").preset
+        show_config(client.call("SetPreset", preset=preset), json=json, preset=preset, before=before)
 
 
 def promote(

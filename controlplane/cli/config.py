@@ -5,17 +5,22 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import ConfigFile, Json, PresetName
+from controlplane.cli.options import Api, ConfigFile, Json, Node, PresetName, StateDir
 
 config_app = typer.Typer(name="config", no_args_is_help=True, help="Check, show and compare configuration.")
 
 
 @config_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
-    """Check whether a daemon would accept a configuration; if not, say where and why, and exit with 1."""
+    """Check whether a daemon would accept a configuration; if not, say all that is wrong, and exit with 1."""
     from controlplane.config import Source
+    from controlplane.core.model.errors import ConfigError
 
-    for setting in Source(path=file).read().without_effect:
+    source = Source(path=file)
+    if found := source.mistakes():
+        head = [f"{file}: {len(found)} mistakes"] if len(found) > 1 else []
+        raise ConfigError("\n".join([*head, *map(str, found)]))
+    for setting in source.read().without_effect:
         typer.echo(f"without effect: {setting}", err=True)
     typer.echo(f"{file}: ok")
 
@@ -28,18 +33,14 @@ def show_config(
         bool, typer.Option("--comments", help="Explain each key above it, with its unit and range.")
     ] = False,
     running: Annotated[
-        bool, typer.Option("--running", help="Ask the daemon of --node for the configuration in force.")
+        bool,
+        typer.Option(
+            "--running", help="Ask the daemon (of --node, --state-dir or --api) for the configuration in force."
+        ),
     ] = False,
-    node: Annotated[
-        str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node, with --running.")
-    ] = "local",
-    state_dir: Annotated[
-        Path | None,
-        typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The daemon's folder, with --running."),
-    ] = None,
-    api: Annotated[
-        str | None, typer.Option("--api", envvar="PENSTOCK_API", help="The control API, with --running.")
-    ] = None,
+    node: Node = "local",
+    state_dir: StateDir = None,
+    api: Api = None,
     json: Json = False,
 ) -> None:
     """Print the configuration as TOML, with every default written out.

@@ -105,7 +105,7 @@ def envoy_config(
 @commands.command("demo", rich_help_panel="Try it")
 def demo(
     agents: Annotated[int, typer.Option(min=1, max=1000, help="How many programs run at once.")] = 12,
-    seconds: Annotated[float, typer.Option(min=0, help="How long; 0: until q or Ctrl-C.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long; 0: until q.")] = 60.0,
     kill_every: Annotated[
         float, typer.Option(min=0, help="Kill or freeze some process after so many seconds; 0: only by key.")
     ] = 0.0,
@@ -118,8 +118,8 @@ def demo(
 
     Each process has a key that kills it; it is started again within 3 s. At the end stands what it cost: programs
     lost, requests run twice, requests that failed and why, and how long the fleet was not whole after each kind of
-    fault. Exits with 1 if a program was lost, a request was run twice, or one failed that was not on a killed
-    engine or Envoy.
+    fault. Exits with 1, and keeps the logs, if a program was lost, a request was run twice, or one failed that was
+    not on a killed engine or Envoy. Ctrl-C ends it at once with what there is.
     """
     from controlplane.lab.fleet.demo import FleetDemoOptions, run_fleet_demo
     from controlplane.lab.fleet.site import SiteOptions
@@ -132,7 +132,9 @@ def demo(
         kill_every_s=kill_every,
         kills=kills,
         seed=seed,
+        patience=1.0,  # so that it tells of each how long it took
         folder=folder,
         site=SiteOptions(engines=engines),
     )
-    raise typer.Exit(0 if run_fleet_demo(options).is_good else 1)
+    result = run_fleet_demo(options)
+    raise typer.Exit(130 if result.stopped else 0 if result.is_good else 1)

@@ -221,25 +221,29 @@ def demo(
     rate: Annotated[
         list[float],
         typer.Option(
-            "--rate", help="Live arrival rate in programs/s. Repeatable. Default: around the onset of saturation."
+            "--rate", help="Live arrival rate in programs/s. Repeatable. Default: below saturation, and beyond."
         ),
     ] = [],
-    programs: Annotated[int, typer.Option("--programs", "-n", min=1, help="Programs in each run.")] = 40,
+    programs: Annotated[int, typer.Option("--programs", "-n", min=1, help="Programs in each run.")] = 24,
     seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Seed of the arrivals.")] = 1,
     time_scale: TimeScale = 60.0,
     telemetry: TelemetryOf = WORKLOAD.telemetry,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the report and the runs.", callback=made)
     ] = Path("runs/demo"),
+    all_figures: Annotated[
+        bool, typer.Option("--all", help="Print every figure, not only the first ones.")
+    ] = False,
 ) -> None:
     """Run the whole loop on this machine without a GPU: NATS, daemon and engine double on agent traces.
 
-    It runs the preset `fcfs` (the stock engine), then `penstock` with the same arrivals, then both in the simulator
-    at more rates. It ends with a table and an HTML report.
+    The simulator predicts what the presets `fcfs` (the stock engine) and `penstock` do at several rates. Then both
+    run live with the same arrivals. It ends with a verdict, a table and an HTML report; Ctrl-C ends it with what
+    there is.
     """
-    from controlplane.lab.demo import DemoOptions, run_demo
+    from controlplane.lab.demo.run import DemoOptions, run_demo
 
-    run_demo(
+    whole = run_demo(
         DemoOptions(
             trace=trace,
             rates=tuple(rate),
@@ -248,5 +252,7 @@ def demo(
             time_scale=time_scale,
             out=out,
             telemetry=telemetry,
+            all_figures=all_figures,
         )
     )
+    raise typer.Exit(0 if whole else 130)  # as a shell has it of what an interrupt ended

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from controlplane.cli import completion
-from controlplane.core.model.errors import ConfigError, allowed
+from controlplane.core.model.errors import ConfigError, allowed, near
 from controlplane.lab.experiment import DEFAULT_TRACE, Hardware, Workload
 from controlplane.lab.workload.telemetry import Telemetry
 
@@ -37,7 +37,8 @@ def about_to_serve(log_level: str) -> None:
 
     if log_level not in LEVELS:
         raise typer.BadParameter(
-            f"expected one of {', '.join(LEVELS)}, got {log_level!r}", param_hint="--log-level"
+            f"expected one of {', '.join(LEVELS)}, got {log_level!r}{near(log_level, LEVELS)}",
+            param_hint="--log-level",
         )
     configure(log_level)
     raise_open_files()
@@ -85,16 +86,47 @@ PresetName = Annotated[
 FLEET = "fleet"
 """The name that a fleet has unless another was given."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Node = Annotated[str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.")]
+# Help shows a command's own options first, and those that many commands have below, under these titles.
+OF_MANY = "Options of many commands"
+OF_WORKLOADS = "Workload and results"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OF_MANY)]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print one line of JSON per decision.", rich_help_panel=OF_MANY)
+]
+Node = Annotated[
+    str, typer.Option("--node", envvar="PENSTOCK_NODE", help="The serving node.", rich_help_panel=OF_MANY)
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        envvar="PENSTOCK_NODE",
+        help="The node or fleet whose daemon decided. Repeatable. Default: local, unless a log is named.",
+        rich_help_panel=OF_MANY,
+    ),
+]
 StateDir = Annotated[
-    Path | None, typer.Option("--state-dir", envvar="PENSTOCK_STATE_DIR", help="The daemon's state directory.")
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="PENSTOCK_STATE_DIR",
+        help="The daemon's state directory.",
+        rich_help_panel=OF_MANY,
+    ),
 ]
 Api = Annotated[
     str | None,
     typer.Option(
-        "--api", envvar="PENSTOCK_API", help="Control API at HOST:PORT or unix:PATH. Default: the node's socket."
+        "--api",
+        envvar="PENSTOCK_API",
+        help="Control API at HOST:PORT or unix:PATH. Default: the node's socket.",
+        rich_help_panel=OF_MANY,
     ),
+]
+Fleet = Annotated[
+    bool,
+    typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.", rich_help_panel=OF_MANY),
 ]
 ProgramId = Annotated[
     str,
@@ -110,13 +142,26 @@ Trace = Annotated[
         "one another, `change:A>B`."
     ),
 ]
-Programs = Annotated[int, typer.Option("--programs", "-n", help="How many programs to run; 0: all in the trace.")]
-MaxContext = Annotated[
-    int, typer.Option("--max-context", help="Leave out programs whose context outgrows this many tokens; 0: none.")
+Programs = Annotated[
+    int,
+    typer.Option(
+        "--programs", "-n", help="How many programs to run; 0: all in the trace.", rich_help_panel=OF_WORKLOADS
+    ),
 ]
-ScaleTokens = Annotated[float, typer.Option(help="Factor on prompt tokens; the result shows it.")]
-ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.")]
-ScaleTools = Annotated[float, typer.Option(help="Factor on tool times.")]
+MaxContext = Annotated[
+    int,
+    typer.Option(
+        "--max-context",
+        help="Leave out programs whose context outgrows this many tokens; 0: none.",
+        rich_help_panel=OF_WORKLOADS,
+    ),
+]
+ScaleTokens = Annotated[
+    float,
+    typer.Option(help="Factor on prompt tokens; the result shows it.", rich_help_panel=OF_WORKLOADS),
+]
+ScaleOutputs = Annotated[float, typer.Option(help="Factor on output tokens.", rich_help_panel=OF_WORKLOADS)]
+ScaleTools = Annotated[float, typer.Option(help="Factor on tool times.", rich_help_panel=OF_WORKLOADS)]
 Tiers = Annotated[
     list[str],
     typer.Option(
@@ -124,18 +169,37 @@ Tiers = Annotated[
         help="KV memory below the device, NAME:TOKENS:GB_PER_S: dram:2000000:50. Repeatable, fastest first.",
     ),
 ]
-SharedPrefix = Annotated[int, typer.Option(help="Leading tokens that all programs share (system prompt).")]
+SharedPrefix = Annotated[
+    int,
+    typer.Option(help="Leading tokens that all programs share (system prompt).", rich_help_panel=OF_WORKLOADS),
+]
 TelemetryOf = Annotated[
     Telemetry,
     typer.Option(
         help="What programs report besides their id: nothing (`none`), what replies call (`turns`), the runs and "
-        "tools of every second program (`half`), of all (`full`), or of all but whose sub-agent one is (`runs`)."
+        "tools of every second program (`half`), of all (`full`), or of all but whose sub-agent one is (`runs`).",
+        rich_help_panel=OF_WORKLOADS,
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder for the runs (JSON) and report.html.", callback=made)
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Folder for the runs (JSON) and report.html.",
+        callback=made,
+        rich_help_panel=OF_WORKLOADS,
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.")]
-TimeScale = Annotated[float, typer.Option(min=0.01, max=100, help="How many times faster than real time to run.")]
-Nats = Annotated[str | None, typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print summaries as JSON.", rich_help_panel=OF_WORKLOADS)]
+TimeScale = Annotated[
+    float,
+    typer.Option(
+        min=0.01, max=100, help="How many times faster than real time to run.", rich_help_panel=OF_WORKLOADS
+    ),
+]
+Nats = Annotated[
+    str | None,
+    typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.", rich_help_panel=OF_MANY),
+]
 Baseline = Annotated[str, typer.Option(help="The preset that others are compared with, seed by seed.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import Json, StateDir
+from controlplane.cli.options import Json, Nodes, StateDir
 
 _BY = "kind, policy, tool, class, tenant, cause, outcome or program"
 
@@ -19,14 +19,7 @@ def regret(
         ),
     ] = None,
     by: Annotated[str, typer.Option("--by", help=f"Sum up by {_BY}.")] = "kind",
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            envvar="PENSTOCK_NODE",
-            help="The node or fleet whose daemon decided. Repeatable. Default: local.",
-        ),
-    ] = None,
+    node: Nodes = None,
     state_dir: StateDir = None,
     hindsight: Annotated[
         bool,
@@ -40,20 +33,20 @@ def regret(
     """Tell what each kind of decision cost and gained, in tokens and seconds, and what hindsight would have paid.
 
     A pin costs the memory that it holds and gains the prefill that the next turn is spared; a release, a demotion
-    or a pause frees memory and may cost a prefill; a hold costs its wait and keeps others' contexts; what nobody
-    decided is told as `nobody`. `computed again` sums up to what the engines computed twice. The row that lost most
-    is first.
+    or a pause frees memory and may cost a prefill; a hold at the gate costs its wait and keeps others' contexts;
+    what followed no decision is told as `no decision`. `computed again` sums up to what the engines computed twice.
+    The row that lost most is first.
 
     The log in the state directory is read, even if the daemon does not run now. A recorded run gives the same
     verdicts, and also the contexts that were found without any decision, so that its regret is over every gap.
     """
-    from controlplane.core.model.errors import ConfigError
+    from controlplane.core.model.errors import ConfigError, near
     from controlplane.operate.regret import BY, read_regret, rows, show_regret
     from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path
 
     if by not in BY:
-        raise ConfigError(f"by: expected {_BY}, got {by!r}", field="by")
+        raise ConfigError(f"by: expected {_BY}, got {by!r}{near(by, BY)}", field="by")
     folder = state_dir or default_state_dir()
     named = [log_path(name, folder) for name in node or ([] if logs else ["local"])]
     report = read_regret([*named, *(logs or ())], hindsight=hindsight)

@@ -70,11 +70,14 @@ def sweep(
         return
     if spec is None:
         raise typer.BadParameter("name the sweep's TOML file; --example prints one", param_hint="SPEC")
+    from controlplane.core.model.errors import near
     from controlplane.lab.compare.rows import LABELS
     from controlplane.lab.sweep.command import run_sweep
 
     if figure not in LABELS:
-        raise typer.BadParameter(f"expected one of {', '.join(LABELS)}", param_hint="--figure")
+        raise typer.BadParameter(
+            f"expected one of {', '.join(LABELS)}{near(figure, LABELS)}", param_hint="--figure"
+        )
     if run_sweep(
         spec,
         out=out,

@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon, until_interrupted, when_up
-from controlplane.cli.options import FLEET, Api, Json, Node, StateDir
+from controlplane.cli.options import FLEET, Api, Fleet, Json, JsonLines, Node, Nodes, StateDir
 
 Contains = Annotated[
     str,
@@ -20,18 +20,22 @@ def top(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Watch the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
 ) -> None:
-    """Watch a node or a fleet live: window, pressures, engines, queue, and what every program does. Ctrl-C ends it.
+    """Watch a node or a fleet live: window, pressures, rates, findings, engines, and what each program does.
 
-    A row is green while the engine works for the program, cyan while its tool runs, and yellow while it is held.
-    The newest bar is on the right; the three plots share one scale. Where there are several engines, each has a row
-    with its pool: red if it is gone or does not answer, yellow if it is drained or passive.
+    It asks the daemon once a second. The plots begin with what the daemon remembers; the newest bar is on the
+    right. A row is green while the engine works for the program, cyan while its tool runs, yellow while it waits.
+    Where there are several engines, each has a row with its pool: red if it is gone or does not answer, yellow if
+    it is drained or passive.
+
+    Keys: q quits, arrows and PgUp, PgDn select a program, Enter shows all that is known of it, / filters, s sorts
+    by the next column, ? shows all keys.
     """
-    from controlplane.operate.top import watch
+    from controlplane.operate.top.app import watch
 
-    with daemon(api, FLEET if fleet else node, state_dir) as client, until_interrupted():
-        watch(client)
+    with until_interrupted():
+        watch(lambda: daemon(api, FLEET if fleet else node, state_dir))
 
 
 def status(
@@ -53,7 +57,7 @@ def engines(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
     limit: Annotated[
         int, typer.Option(help="Most engines to list, those in trouble and the fullest; 0: all.", min=0)
     ] = 0,
@@ -70,7 +74,7 @@ def tenants(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Ask the fleet: the same as --node fleet.")] = False,
+    fleet: Fleet = False,
     json: Json = False,
 ) -> None:
     """List the tenants: what each holds and has had of the KV memory, by weight, and what is left of its budgets.
@@ -126,14 +130,16 @@ def decisions(
     node: Node = "local",
     state_dir: StateDir = None,
     api: Api = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
+    json: JsonLines = False,
 ) -> None:
-    """Print each decision as it is made, with its reason, until Ctrl-C."""
-    from controlplane.operate.tables import show_decision
+    """Print each decision as it is made, with its reason, until Ctrl-C.
+
+    On a terminal like decisions of one second share a line: `admit x 12: a, b, c …: reason`.
+    """
+    from controlplane.operate.decisions import show_decisions
 
     with daemon(api, node, state_dir) as client, until_interrupted():
-        for decision in client.watch("WatchDecisions", program_id=program):
-            show_decision(decision, json=json)
+        show_decisions(client.watch("WatchDecisions", program_id=program), json=json)
 
 
 def explain(
@@ -145,23 +151,16 @@ def explain(
             autocompletion=completion.decided,
         ),
     ] = "",
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node",
-            envvar="PENSTOCK_NODE",
-            help="The node or fleet whose daemon decided. Repeatable. Default: local, unless --log is given.",
-        ),
-    ] = None,
+    node: Nodes = None,
     log: Annotated[
         list[Path] | None,
         typer.Option("--log", help="A decision log by its file, such as one copied from another host. Repeatable."),
     ] = None,
     state_dir: StateDir = None,
     last: Annotated[int, typer.Option(help="How many of the latest decisions to print; 0: all.", min=0)] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per decision.")] = False,
+    json: JsonLines = False,
 ) -> None:
-    """Explain why a program was let in, held, placed, moved, pinned or let go.
+    """Explain why a program waited, was let in, placed, moved, pinned or let go.
 
     It prints each decision with its rule, its numbers, who else could have been chosen, what came of it, and its
     verdict: what it gained and cost, in tokens and seconds (`penstock regret` sums those up). It reads the log in
@@ -169,10 +168,10 @@ def explain(
 
     In a fleet two daemons decide about a program: the fleet's places it, its node's keeps it. Name both
     (`--node fleet --node gpu7`, or `--log FILE` for a log of another host) and the decisions are told in one order,
-    by their hosts' clocks, with the way of each turn that both held: where it waited how long, and where it ran.
+    by their hosts' clocks, with the way of each turn that waited at both: where how long, and where it ran.
 
     Of a program that had sub-agents and has ended it shows the tree, too, what it has had of its budget with them,
-    and the critical path: what its time was made of, and how much of that it was held.
+    and the critical path: what its time was made of, and how much of that it waited at the gate.
     """
     from controlplane.operate.printing import echo
 

@@ -1,14 +1,16 @@
 """Turn TOML tables into a ``Config``; refuse every wrong value with its path and its range."""
 
-import difflib
+import copy
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
+from controlplane.config.changes import values
 from controlplane.config.model import Config
-from controlplane.core.model.errors import ConfigError, UnknownPolicy
+from controlplane.core.model.errors import ConfigError, UnknownPolicy, near
 from controlplane.core.model.tenancy import Tenancy, Tenant
 from controlplane.core.model.text import is_printable
 from controlplane.core.model.types import MOST_NAME
@@ -36,6 +38,40 @@ def parse(data: Mapping[str, Any]) -> Config:
     return replace(config, control=replace(config.control, tenancy=tenancy)) if tenancy.on else config
 
 
+def mistakes(data: Mapping[str, Any]) -> list[ConfigError]:
+    """All that is wrong with tables, in the order in which ``parse`` finds it; each as ``parse`` raises it.
+
+    What is wrong is left out, so that what is wrong beside it is found. A range that depends on another key, which
+    is not in its table, leaves the table out.
+    """
+    rest, found = copy.deepcopy(dict(data)), list[ConfigError]()
+    while True:
+        try:
+            parse(rest)
+        except ConfigError as error:
+            found.append(error)
+            if not _without(rest, str(error)):
+                return found
+        else:
+            return found
+
+
+def _without(tables: dict[str, Any], message: str) -> bool:
+    """Take out the key that an error's message begins with, or else its table. True: there was one.
+
+    A name may have a dot in it.
+    """
+    path = message.removeprefix("$.")
+    for key in sorted(tables, key=len, reverse=True):
+        if not re.match(rf"{re.escape(key)}(\.|: )", path):
+            continue
+        inner, rest = tables[key], path.removeprefix(key)
+        if not (isinstance(inner, dict) and rest.startswith(".") and _without(inner, rest[1:])):
+            del tables[key]
+        return True
+    return False
+
+
 def _tenancy(section: Any) -> Tenancy:
     if not isinstance(section, Mapping):
         raise ConfigError(f"$.tenants: expected a table for each tenant, got {section!r}", field="tenants")
@@ -61,7 +97,8 @@ def _policy(kind: str, base: Any, section: Any, path: str) -> Any:
     name = values.pop("policy", policy_name(kind, base))
     if not isinstance(name, str) or name not in registry:
         raise UnknownPolicy(
-            f"{path}.policy: no {kind} policy {name!r}; there are: {', '.join(registry)}", field="policy"
+            f"{path}.policy: no {kind} policy {name!r}; there are: {', '.join(registry)}{near(name, registry)}",
+            field="policy",
         )
     policy = registry[name]
     if policy is type(base):  # the preset's own: what the section leaves out stays as the preset has it
@@ -76,8 +113,7 @@ def _build(
     known += choices or []
     for key in data:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known) or 'none'}"
+            hint = near(key, known) or f"; there are: {', '.join(known) or 'none'}{_elsewhere(key)}"
             raise ConfigError(f"{path}.{key}: unknown key{hint}", field=key)
     kinds = get_type_hints(cls)
     values = dict(fixed)
@@ -92,6 +128,12 @@ def _build(
     except ConfigError as error:
         where = f"{path}.{error.field}" if error.field else path
         raise type(error)(f"{where}: {error}", field=error.field) from None
+
+
+def _elsewhere(key: str) -> str:
+    """Where a key of that name is, if it was written into the wrong table."""
+    found = [f"[{path.rpartition('.')[0]}]" for path in values(Config()) if path.endswith(f".{key}")]
+    return f"; {key!r} belongs into {' or '.join(found)}" if found else ""
 
 
 def _plain(value: Any, kind: Any, path: str) -> Any:

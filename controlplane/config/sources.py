@@ -12,13 +12,14 @@ from typing import Any
 
 from controlplane.config.lines import lines_of
 from controlplane.config.model import ENVIRONMENT, Config
-from controlplane.config.parse import parse
+from controlplane.config.parse import mistakes, parse
 from controlplane.config.settings import put, shadowed
 from controlplane.core.model.errors import ConfigError
 from controlplane.wire.files import read_bytes
 
 _LINK = "link_tokens_per_s"
 _MOST_BYTES = 1 << 18  # parsed in less than a second, in the loop of a daemon that runs
+_LINE = re.compile(r"^(?:[^$]*?:(\d+): )?")
 _NESTED = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""")
 
 
@@ -61,6 +62,32 @@ class Source:
         ``content``: the file's, for who has read it already. Raises ``ConfigError``, which says where, which key,
         and what was expected.
         """
+        data, origins = self._merged(again=again, content=content)
+        try:
+            config = parse(data)
+            return Resolved(config=config, origins=origins, shadow=shadowed(data, config))
+        except ConfigError as error:
+            raise self._placed(error, origins) from None
+
+    def mistakes(self) -> list[ConfigError]:
+        """All that is wrong, each as ``read`` would raise it, in the file's order.
+
+        Raises ``ConfigError`` for what cannot be read.
+        """
+        data, origins = self._merged()
+        found = mistakes(data)
+        if not found:
+            try:
+                shadowed(data, parse(data))
+            except ConfigError as error:
+                found.append(error)
+        placed = [self._placed(error, origins) for error in found]
+        return sorted(placed, key=lambda error: int(_LINE.findall(str(error))[0] or 0))
+
+    def _merged(
+        self, *, again: bool = False, content: bytes | None = None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """The tables of all sources, and the origin of each key."""
         text = _text(self.path, content, again=again) if self.path else ""
         data, origins = _tables(text, self.path), _in_file(text, self.path)
         for name, key in ENVIRONMENT.items():
@@ -76,12 +103,11 @@ class Source:
             origins.pop(key, None)
             if value is not None:
                 origins[key] = "penstock promote"
-        try:
-            config = parse(data)
-            return Resolved(config=config, origins=origins, shadow=shadowed(data, config))
-        except ConfigError as error:
-            where = self._to_blame(str(error), origins)
-            raise type(error)(f"{where}: {error}" if where else str(error), field=error.field) from None
+        return data, origins
+
+    def _placed(self, error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
+        where = self._to_blame(str(error), origins)
+        return type(error)(f"{where}: {error}" if where else str(error), field=error.field)
 
     def _to_blame(self, message: str, origins: Mapping[str, str]) -> str:
         """The place of the key that the message begins with, or else of its table, or else the file."""

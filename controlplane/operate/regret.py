@@ -6,13 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.model.errors import ConfigError
-from controlplane.core.regret import KINDS, NO_DECISION, Least, Total, Verdict, total_of
+from controlplane.core.model.types import FEWEST_TO_JUDGE
+from controlplane.core.regret import (
+    KINDS,
+    NO_DECISION,
+    WHOEVER_WAITS,
+    Least,
+    Sums,
+    Total,
+    Verdict,
+    amount,
+    net,
+    sentences,
+    total_of,
+)
 from controlplane.daemon.observe.log_replay import judge_log, look_back
 from controlplane.operate.printing import echo, print_json, print_table
 from controlplane.wire.decisions import DecisionRecord, VerdictRecord, read_decisions
 from controlplane.wire.log import Header, read_log
 
 _NONE = "(none)"
+_WORDS = {NO_DECISION: "no decision"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,13 @@ class Regret:
     @property
     def total(self) -> Total:
         return total_of(each.verdict for each in self.judged)
+
+    @property
+    def sums(self) -> Sums:
+        found = Sums()
+        for each in self.judged:
+            found.add(each.verdict)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +194,7 @@ def _plain(total: Total) -> dict[str, Any]:
 
 
 def show_regret(regret: Regret, found: Sequence[Row], by: str, *, json: bool) -> None:
-    """Print the sums."""
+    """Print the sums, and both sides in sentences."""
     if json:
         print_json(as_plain(regret, found, by))
         return
@@ -184,12 +205,14 @@ def show_regret(regret: Regret, found: Sequence[Row], by: str, *, json: bool) ->
         "missed",
         "tokens found",
         "computed again",
-        "waited s",
-        "cost s",
-        "gain s",
-        "net s",
+        "waited",
+        "cost",
+        "gain",
+        "net",
     )
-    table = [(row.name, row.total.count, row.hits, row.misses, *_cells(row.total)) for row in found]
+    table = [
+        (_WORDS.get(row.name, row.name), row.total.count, row.hits, row.misses, *_cells(row.total)) for row in found
+    ]
     hits, misses = sum(row.hits for row in found), sum(row.misses for row in found)
     print_table((*head, "regret"), [*table, ("all", regret.total.count, hits, misses, *_cells(regret.total))])
     for line in notes(regret):
@@ -200,18 +223,28 @@ def _cells(total: Total) -> tuple[str, ...]:
     return (
         f"{total.hit_tokens:,}",
         f"{total.again_tokens:,}",
-        f"{total.wait_s:,.1f}",
-        f"{total.cost_s:,.2f}",
-        f"{total.gain_s:,.2f}",
-        f"{total.net_s:+,.2f}",
-        f"{total.regret_ratio:.2f}" if total.best_s else "",
+        amount(total.wait_s),
+        amount(total.cost_s),
+        amount(total.gain_s),
+        net(total.net_s),
+        _regret(total),
     )
 
 
+def _regret(total: Total) -> str:
+    if not total.best_s:
+        return ""
+    return f"{total.regret_ratio:.2f}" if total.count >= FEWEST_TO_JUDGE else f"too few to judge ({total.count})"
+
+
 def notes(regret: Regret) -> Iterator[str]:
-    """What to know before one believes the table."""
+    """Both sides of each kind in a sentence, and what to know before one believes the table."""
+    said = sentences(regret.sums)
+    yield from (f"{each.text}." for each in said)
+    if any(each.about == "waiting" and each.net_s < 0 for each in said):
+        yield WHOEVER_WAITS
     yield (
-        "Seconds are the engine's: a prefill's, or a full pool's. Regret: what gaps between turns cost, over what "
+        "Times are the engine's: a prefill's, or a full pool's. Regret: what gaps between turns cost, over what "
         "they would have cost whoever knew how long each lasts; 1 is the least."
     )
     if (least := regret.least) is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.wire.control import Fields
 
@@ -58,6 +59,8 @@ def estimate_line(estimate: Fields, now_ns: int) -> str:
     ago = duration(now_ns - estimate.made_at_ns) or "0s"
     of = f"{estimate.programs} programs in {estimate.stretch_s:.0f}s, {ago} ago"
     later = f"; none later: {estimate.reason}" if estimate.reason else ""
+    if estimate.programs < FEWEST_TO_JUDGE:
+        return f"too few to judge ({of}{later})"
     return f"{'; '.join(_changed(each) for each in estimate.changes)} ({of}{later})"
 
 

@@ -1,16 +1,15 @@
 """A daemon's replies in the words that an operator reads."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from math import floor
 
-from controlplane.core.model.commands import Place
-from controlplane.operate.printing import duration, echo, json_line, plain, print_json, print_table
+from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
-from controlplane.wire.names import snake_case
 
 _PERCENT = "{:.0%}".format
+PHASES = {"held": "waiting"}  # "on hold" is what an operator holds: a person reads one word for each
+_FEWEST_FORECASTS = 20  # programs that ended, from which errors of forecasts say something
 _MOST_MOVES = 10  # the latest, below the engines
 
 
@@ -20,10 +19,9 @@ def show_status(status: Fields, *, json: bool) -> None:
         print_json(plain(status))
         return
     window, pressure = status.window, status.pressure
-    limit = window.limit or "no limit"
     rows = [
         ("node", f"{status.node}, preset {status.preset}, configuration {status.config.version}"),
-        ("window", f"{limit} (before caps {window.window:.1f}): {window.reason}"),
+        ("window", f"{window_words(window.limit, window.window)}: {window.reason}"),
         (
             "programs",
             f"{pressure.programs_active} active, {pressure.queue_length} waiting, {status.programs} known",
@@ -33,7 +31,7 @@ def show_status(status: Fields, *, json: bool) -> None:
         *([("tenants", tenants_line(status))] if status.tenants else []),
         *([("lease", lead)] if (lead := lead_line(status)) else []),
         *([("forecast", forecast_line(status.forecasts))] if status.forecasts else []),
-        ("tools", tools_line(pressure)),
+        ("tools", ", ".join(tools_parts(pressure))),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
     if status.refusals:
@@ -41,6 +39,13 @@ def show_status(status: Fields, *, json: bool) -> None:
     rows += shadow_rows(status)
     rows += [(each.level, finding_line(each)) for each in status.findings]
     print_table(("", ""), rows)
+
+
+def window_words(limit: int, window: float) -> str:
+    """How many programs may be active, and of how many where a cap takes some: ``4 of 12.3``."""
+    if not limit:
+        return "no limit"
+    return f"{limit} of {window:.1f}" if limit < floor(window) else str(limit)
 
 
 def finding_line(finding: Fields) -> str:
@@ -53,11 +58,13 @@ def title(finding: Fields) -> str:
     return str(finding.name).replace("_", " ")
 
 
-def kv_line(pressure: Fields) -> str:
-    """The KV pool's use and size in one line."""
+def kv_parts(pressure: Fields) -> list[str]:
+    """The KV pool's use and size, what matters most first."""
     if not pressure.kv_total_blocks:
-        return "no engine has reported its pool yet"
-    state = "overloaded" if pressure.kv_overloaded else ("slack" if pressure.kv_has_slack else "no slack")
+        return ["no engine has reported its pool yet"]
+    state = (
+        "overloaded" if pressure.kv_overloaded else ("room to grow" if pressure.kv_has_slack else "no room to grow")
+    )
     parts = [
         f"{_PERCENT(pressure.kv_use_ratio)} of {pressure.kv_total_blocks:,} blocks in demand ({state})",
         f"{pressure.kv_free_blocks:,} free",
@@ -66,33 +73,52 @@ def kv_line(pressure: Fields) -> str:
     ]
     if pressure.host_total_blocks:
         parts.append(f"host {_PERCENT(pressure.host_used_blocks / pressure.host_total_blocks)} used")
-    return ", ".join(parts)
+    return parts
+
+
+def kv_line(pressure: Fields) -> str:
+    """The same in one line."""
+    return ", ".join(kv_parts(pressure))
 
 
 def forecast_line(forecasts: Sequence[Fields]) -> str:
     """How far forecasts of contexts were from what programs came to hold, in one line."""
     whole, *classes = forecasts
+    if whole.ended < _FEWEST_FORECASTS:
+        return f"too few to judge ({whole.ended} of {_FEWEST_FORECASTS} programs have ended)"
     summary = (
-        f"{whole.expected_ratio:.2f} of what {whole.ended} programs came to hold, off by {whole.missed_ratio:.0%}"
+        f"contexts of {whole.ended} programs were forecast at {whole.expected_ratio:.2f} times their size, off by "
+        f"{_off_by(whole)}"
     )
-    if len(classes) < 2:
+    judged = [each for each in classes if each.ended >= _FEWEST_FORECASTS]
+    if len(judged) < 2:
         return summary
-    worst = max(classes, key=lambda each: each.missed_ratio)
-    return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f}, off by {worst.missed_ratio:.0%}"
+    worst = max(judged, key=lambda each: each.missed_ratio)
+    return f"{summary}; worst class {worst.kind}: {worst.expected_ratio:.2f} times, off by {_off_by(worst)}"
 
 
-def tools_line(pressure: Fields) -> str:
-    """The tool host's load in one line."""
-    state = "overloaded" if pressure.cpu_overloaded else "clear"
-    running = f"{pressure.tools_active} running, {pressure.tools_waiting} waiting"
-    host = f"{pressure.cpus:g} CPUs {_PERCENT(pressure.cpu_use_ratio)} used ({state})"
-    return f"{running}; {host}, tools {pressure.tool_slowdown_ratio:.2f} times their usual time"
+def _off_by(forecast: Fields) -> str:
+    """In percent of what programs came to hold; of more than all of it, how many times that."""
+    missed = forecast.missed_ratio
+    return f"{missed:.0%} of it" if missed < 1 else f"{missed:.1f} times it"
+
+
+def tools_parts(pressure: Fields) -> list[str]:
+    """The tool host's load, what matters most first."""
+    return [
+        f"{_PERCENT(pressure.cpu_use_ratio)} of {pressure.cpus:g} CPUs used"
+        f" ({'overloaded' if pressure.cpu_overloaded else 'clear'})",
+        f"{pressure.tools_active} tools running",
+        f"{pressure.tools_waiting} waiting",
+        f"{pressure.tool_slowdown_ratio:.2f} times their usual time",
+    ]
 
 
 def orders_line(orders: Fields) -> str:
     """The operator's orders in force, in one line."""
-    parts = ["draining: nobody is let in"] if orders.draining else []
-    return "; ".join([*parts, *([f"held: {', '.join(orders.held)}"] if orders.held else [])]) or "none"
+    parts = ["draining: no new program is let in"] if orders.draining else []
+    held = [f"on hold by operator: {', '.join(orders.held)}"] if orders.held else []
+    return "; ".join([*parts, *held]) or "none"
 
 
 def has_engines(status: Fields) -> bool:
@@ -112,7 +138,9 @@ def tenants_line(status: Fields) -> str:
     """What tenants have had, in one line."""
     had = ", ".join(f"{row.tenant} {_PERCENT(row.kv_ratio)}" for row in status.tenants if row.turns or row.waiting)
     spent = [row.spent for row in status.tenants if row.spent]
-    return "; ".join([f"{had or 'nobody has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent])
+    return "; ".join(
+        [f"{had or 'no tenant has asked'} of KV x time", f"Jain {status.tenants_jain_index:.3f}", *spent]
+    )
 
 
 _TENANT_HEAD = (
@@ -161,37 +189,32 @@ def lead_line(status: Fields) -> str:
     return f"leads, by lease {status.fence}" if status.fence else ""
 
 
-ENGINE_HEAD = ("engine", "standing", "KV demand", "free", "pinned", "host", "turns", "programs", "waiting", "heard")
-
-
-def engine_cells(engine: Fields) -> tuple[str, ...]:
-    """One engine's cells below ``ENGINE_HEAD``."""
-    demand = f"{_PERCENT(engine.kv_use_ratio)} of {engine.kv_total_blocks:,}" if engine.kv_total_blocks else ""
-    host = _PERCENT(engine.host_used_blocks / engine.host_total_blocks) if engine.host_total_blocks else ""
-    return (
-        engine.place + (f" ({engine.address})" if engine.address else ""),
-        engine_standing(engine),
-        demand,
-        f"{engine.kv_free_blocks:,}",
-        f"{engine.kv_retained_blocks:,}",
-        host,
-        str(engine.turns),
-        str(engine.programs),
-        str(engine.waiting),
-        f"{duration(engine.heard_ns)} ago" if engine.heard_ns else "never",
-    )
-
-
-def engine_standing(engine: Fields) -> str:
+def _standing(engine: Fields) -> Iterator[str]:
     """What the engine may be given, and what is wrong with it."""
-    summary = [engine.standing or "serving"]
+    yield engine.standing or "serving"
     if engine.silent:
-        summary.append("does not answer")
+        yield "does not answer"
     if engine.passive:
-        summary.append("passive")
+        yield "passive"
     if not engine.has_plugin:
-        summary.append("no plugin")
-    return ", ".join(summary)
+        yield "no plugin"
+
+
+ENGINE_CELLS: dict[str, Callable[[Fields], str]] = {
+    "engine": lambda row: row.place,
+    "address": lambda row: row.address,
+    "standing": lambda row: ", ".join(_standing(row)),
+    "KV demand": lambda row: (
+        f"{_PERCENT(row.kv_use_ratio)} of {row.kv_total_blocks:,}" if row.kv_total_blocks else ""
+    ),
+    "free": lambda row: f"{row.kv_free_blocks:,}",
+    "pinned": lambda row: f"{row.kv_retained_blocks:,}",
+    "host": lambda row: _PERCENT(row.host_used_blocks / row.host_total_blocks) if row.host_total_blocks else "",
+    "turns": lambda row: str(row.turns),
+    "programs": lambda row: str(row.programs),
+    "waiting": lambda row: str(row.waiting),
+    "heard": lambda row: f"{duration(row.heard_ns)} ago" if row.heard_ns else "never",
+}
 
 
 def show_engines(listed: Fields, *, json: bool) -> None:
@@ -202,7 +225,8 @@ def show_engines(listed: Fields, *, json: bool) -> None:
     if not listed.engines:
         echo("no engine has reported yet")
         return
-    print_table(ENGINE_HEAD, [engine_cells(engine) for engine in listed.engines])
+    names = [name for name in ENGINE_CELLS if name != "address" or any(each.address for each in listed.engines)]
+    print_table(names, [[ENGINE_CELLS[name](engine) for name in names] for engine in listed.engines])
     if left := listed.total - len(listed.engines):
         echo(f"and {left} more")
     for engine in listed.engines:
@@ -222,34 +246,23 @@ def are_several(programs: Sequence[Fields]) -> bool:
     return len({program.replica for program in programs if program.replica}) > 1
 
 
-_PROGRAM_HEAD = (
-    *("program", "status", "phase", "tool", "turns", "tokens"),
-    *("tier", "idle", "held", "pinned", "idleness"),
-)
-
-
-def program_head(*, engines: bool) -> tuple[str, ...]:
-    """The names of ``program_row``'s cells."""
-    return (*_PROGRAM_HEAD, *(("engine", "moves") if engines else ()))
-
-
-def program_row(program: Fields, *, engines: bool) -> tuple[str, ...]:
-    """One program's cells, with its engine and how often it moved where there are several ``engines``."""
-    position = f" #{program.queue_position}" if program.queue_position else ""
-    return (
-        program.program_id + (" (held)" if program.held_by_operator else ""),
-        program.status + position,
-        program.phase,
-        program.tool,
-        str(program.turns),
-        f"{program.context_tokens:,}",
-        program.kv_tier,
-        duration(program.idle_ns),
-        duration(program.hold_ns),
-        duration(program.retained_ns),
-        f"{program.idleness_ratio:.2f}",
-        *((program.replica, str(program.moves or "")) if engines else ()),
-    )
+PROGRAM_CELLS: dict[str, Callable[[Fields], str]] = {
+    "program": lambda row: row.program_id + (" (on hold)" if row.held_by_operator else ""),
+    "status": lambda row: row.status + (f" #{row.queue_position}" if row.queue_position else ""),
+    "phase": lambda row: PHASES.get(row.phase, row.phase),
+    "tool": lambda row: row.tool,
+    "turns": lambda row: str(row.turns),
+    "tokens": lambda row: f"{row.context_tokens:,}",
+    "tier": lambda row: row.kv_tier,
+    "idle": lambda row: duration(row.idle_ns),
+    "waited": lambda row: duration(row.hold_ns),
+    "pinned": lambda row: duration(row.retained_ns),
+    "idleness": lambda row: f"{row.idleness_ratio:.2f}",
+    "engine": lambda row: row.replica,
+    "moves": lambda row: str(row.moves or ""),
+    "tenant": lambda row: row.tenant,
+    "waits for": lambda row: row.waits_for,
+}
 
 
 def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
@@ -258,12 +271,10 @@ def show_programs(listed: Fields, *, json: bool, waits: bool = False) -> None:
     if json:
         print_json([plain(program) for program in programs])
     elif programs:
-        engines, more = are_several(programs), ("waits for",) if waits else ()
-        rows = [
-            (*program_row(program, engines=engines), *((program.waits_for,) if waits else ()))
-            for program in programs
-        ]
-        print_table((*program_head(engines=engines), *more), rows)
+        left_out = {"tenant"} | ({"waits for"} if not waits else set())
+        left_out |= {"engine", "moves"} if not are_several(programs) else set()
+        names = [name for name in PROGRAM_CELLS if name not in left_out]
+        print_table(names, [[PROGRAM_CELLS[name](program) for name in names] for program in programs])
         if left := listed.total - len(programs):
             echo(f"and {left} more")
     else:
@@ -278,29 +289,15 @@ def show_orders(orders: Fields, *, json: bool) -> None:
         echo(f"orders: {orders_line(orders)}")
 
 
-def show_config(config: Fields, *, json: bool) -> None:
-    """Print which configuration is in force."""
+def show_config(config: Fields, *, json: bool, preset: str = "", before: str = "") -> None:
+    """Print which configuration is in force; after a change of the ``preset`` also how to go back to ``before``."""
     if json:
         print_json(plain(config))
         return
-    echo(f"configuration {config.version} is in force")
+    version = f"configuration {config.version}"
+    said = f"preset {preset} is in force, as {version}" if preset else f"{version} is in force"
+    echo(said + (f"; it was {before}" if preset != before else ""))
+    if preset != before:
+        echo(f"Back: `penstock set-preset {before}`; a restart goes back to what the daemon is started with.")
     if config.until_restart:
         echo(f"waiting for a restart: {', '.join(config.until_restart)}")
-
-
-def show_decision(decision: Fields, *, json: bool) -> None:
-    """Print one decision in one line, with its reason."""
-    if decision.missed:
-        echo(f"{decision.missed} decisions were missed", err=True)
-    command = decision.command
-    if command is None:
-        return  # of a kind that is newer than this program
-    kind = snake_case(type(command))
-    if json:
-        echo(json_line({"at_ns": decision.at_ns, "kind": kind, **asdict(command)}))
-        return
-    about = getattr(command, "program_id", "")
-    ttl_ns = getattr(command, "ttl_ns", 0)
-    until = f" for {duration(ttl_ns)}" if ttl_ns else ""
-    where = f" on {command.replica}" if isinstance(command, Place) else ""
-    echo(f"{time.strftime('%H:%M:%S')}  {kind}{until} {about}{where}  {command.reason}")

@@ -97,12 +97,12 @@ def lines(node: Node[RunRecord]) -> Iterator[str]:
         yield _budget(account)
     own_ns = sum(each.ended_ns - each.began_ns for each in path if each.program_id == node.run.program_id)
     held_ns = sum(each.held_ns for each in path)
-    held = f"; {held_ns / whole_ns:.0%} of it held at the gate" if held_ns else ""
+    held = f"; {held_ns / whole_ns:.0%} of it waited at the gate" if held_ns else ""
     yield f"critical path: {own_ns / whole_ns:.0%} {node.run.program_id} itself, the rest its sub-agents{held}"
     for segment in path:
         took_ns = segment.ended_ns - segment.began_ns
         at = _length(segment.began_ns - began_ns)
-        held = f", held at the gate for {_length(segment.held_ns)}" if segment.held_ns else ""
+        held = f", waited at the gate for {_length(segment.held_ns)}" if segment.held_ns else ""
         yield f"    at {at} for {_length(took_ns)} ({took_ns / whole_ns:.0%}): {segment.program_id}{held}"
 
 

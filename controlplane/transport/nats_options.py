@@ -25,9 +25,9 @@ def nats_options(url: str, environment: Mapping[str, str] = os.environ) -> dict[
     """The arguments of ``nats.connect`` that say where to connect, and as whom.
 
     ``PENSTOCK_NATS_CREDENTIALS``: a .creds file (JWT and seed); ``PENSTOCK_NATS_NKEY``: a seed's file; both need
-    ``pip install 'penstock[nkeys]'``. ``PENSTOCK_NATS_CA``: the authority of the server's certificate, in PEM;
-    ``PENSTOCK_NATS_CERTIFICATE`` and ``PENSTOCK_NATS_PRIVATE_KEY``: one's own, where the server wants one. A user
-    and password, or a token, go into the URL.
+    ``pip install 'penstock-agents[nkeys]'``. ``PENSTOCK_NATS_CA``: the authority of the server's certificate, as
+    PEM; ``PENSTOCK_NATS_CERTIFICATE`` and ``PENSTOCK_NATS_PRIVATE_KEY``: one's own, where the server wants one. A
+    user and password, or a token, go into the URL.
 
     :raises ConfigError: the URL is none of NATS servers, or a file that is named is not what it should be.
     """

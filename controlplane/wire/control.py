@@ -7,10 +7,11 @@ client's reply are ``Fields``, plain objects with one attribute a field.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -61,43 +62,63 @@ def _decoder(kind: type[Message]) -> Callable[[bytes], Fields]:
     return decode
 
 
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What is asked of a field for each message: looked up once, as a list may have a thousand."""
+
+    name: str
+    is_repeated: bool
+    has_fields: bool  # a message
+    is_command: bool
+
+
+@cache
+def _fields_of(kind: Descriptor) -> tuple[_Field, ...]:
+    return tuple(
+        _Field(
+            field.name,
+            field.is_repeated,
+            field.message_type is not None,
+            field.message_type is not None and field.message_type.name == "Command",
+        )
+        for field in kind.fields
+    )
+
+
 def _fill(message: Any, record: Any) -> None:
     """Every field of ``message`` that ``record`` has; a mapping's keys and a set's names count as lists."""
-    for field in message.DESCRIPTOR.fields:
+    for field in _fields_of(message.DESCRIPTOR):
         value = getattr(record, field.name, None)
         if value is None:
             continue
-        target = getattr(message, field.name)
         if field.is_repeated:
+            target = getattr(message, field.name)
             for each in value:
-                if field.message_type:
+                if field.has_fields:
                     _fill(target.add(), each)
                 else:
                     target.append(each)
         elif isinstance(value, Command):
-            fill_command(target, value)
-        elif field.message_type:
+            fill_command(getattr(message, field.name), value)
+        elif field.has_fields:
+            target = getattr(message, field.name)
             target.SetInParent()
             _fill(target, value)
-        else:
+        elif value:
             setattr(message, field.name, value.value if isinstance(value, Enum) else value)
 
 
 def _fields(message: Any) -> Fields:
     found: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
+    for field in _fields_of(message.DESCRIPTOR):
         value = getattr(message, field.name)
         if field.is_repeated:
-            found[field.name] = [_fields(each) if field.message_type else each for each in value]
-        elif _is_command(field):
+            found[field.name] = [_fields(each) for each in value] if field.has_fields else list(value)
+        elif field.is_command:
             found[field.name] = read_command(value)
         else:
-            found[field.name] = _fields(value) if field.message_type else value
+            found[field.name] = _fields(value) if field.has_fields else value
     return Fields(**found)
-
-
-def _is_command(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.name == "Command"
 
 
 def _method(descriptor: Any) -> Method:

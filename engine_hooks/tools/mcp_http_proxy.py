@@ -1,6 +1,6 @@
 """A proxy for MCP over HTTP: point any client at it instead of its server, and it reports the tool calls.
 
-    pip install penstock[mcp]
+    pip install penstock-agents[mcp]
     python -m engine_hooks.tools.mcp_http_proxy http://127.0.0.1:8000/mcp [--port P] [--program ID] [--timeout S]
 
 It speaks Streamable HTTP: it passes on each request, and each answer as it comes, a single JSON text or a stream of

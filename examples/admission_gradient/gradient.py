@@ -87,7 +87,7 @@ class Gradient:
         decided = Window(
             limit=max(1, min(floor(state.window), cpu)),
             window=state.window,
-            reason=f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why,
+            reason=f"{why}; capped by the CPUs at {cpu}" if cpu < NO_CAP else why,
         )
         if not pressure.kv_total_blocks:
             return state, decided
@@ -119,7 +119,7 @@ class Gradient:
                 return window, f"{side}: waiting for the last decrease to show"
             aim, why = window * gradient, f"{side}: gradient {gradient:.2f}"
         elif pressure.programs_active < floor(window):
-            return window, "not used"
+            return window, "programs do not fill it"
         else:
             aim, why = window + self.headroom, "as fast as it should be"
         window += self.smoothing * (aim - window)

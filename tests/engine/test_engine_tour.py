@@ -44,7 +44,7 @@ def test_up_engine_doctor_top_a_knob_explain(engine_env: Path, terminals: Termin
     load = terminals.start(f"{replay.replace('http://127.0.0.1:30000', url)} {fewer}")
     top = terminals.start("penstock top")
     top.until(lambda: "configuration 1" in top.screen[0], "head")
-    top.until(lambda: any("reasoning" in line and "hbm" in line for line in top.screen), "program in the engine")
+    top.until(lambda: any(re.search(r"active +reasoning", line) for line in top.screen), "program in the engine")
 
     terminals.run("sed -i 's/^#window_max = .*/window_max = 1/' penstock.toml")  # below where the window begins
     top.until(lambda: any("config refused" in line for line in top.screen), "refusal")

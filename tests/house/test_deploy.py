@@ -10,15 +10,17 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.operate.deployment import FILES
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from generate_dashboard import dashboard  # noqa: E402
 from metrics_example import exposed_example  # noqa: E402
 
-RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
+RULES = FILES / "prometheus" / "penstock.rules.yml"
 PAGE = ROOT / "controlplane" / "daemon" / "api" / "page" / "index.html"
-DASHBOARD = ROOT / "deploy" / "grafana" / "penstock.json"
+DASHBOARD = FILES / "grafana" / "penstock.json"
 _METRIC = re.compile(r"\bpenstock_\w+")
 _LABELS = re.compile(r"(penstock_\w+)\{([^}]*)\}")
 

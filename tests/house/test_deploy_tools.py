@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from controlplane.config import load
+from controlplane.operate.deployment import FILES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -103,7 +104,7 @@ def test_container_files_pass_their_lint(path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze comes with systemd only")
-@pytest.mark.parametrize("path", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((FILES / "systemd").glob("*.service")), ids=lambda path: path.name)
 def test_units_are_right_and_hardened(path: Path) -> None:
     verify = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, check=False)
     said = [line for line in verify.stderr.splitlines() if path.stem.rstrip("@") in line]

@@ -20,6 +20,7 @@ from support.ports import free_port
 from support.terminals import Terminal, Terminals, end_group, with_commands_of
 
 from controlplane.cli.app import app
+from controlplane.cli.examples import EXAMPLES
 
 _RECORDS = "CHANGELOG.md"  # it says what was, and is not rewritten
 # Commands that go on until Ctrl-C, and what they say once they are there.
@@ -209,14 +210,33 @@ def test_every_penstock_command_exists_with_its_options(page: Path) -> None:
     lines += [code for code in _CODE.findall(without_blocks(page)) if code.startswith("penstock ")]
     for line in lines:
         asked = words(line)
-        if not asked or Path(asked[0]).name != "penstock":
-            continue
-        command, rest = command_of(asked[1:])
-        assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), line
-        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-        for word in rest:
-            if re.match(r"--?[a-z]", word):
-                assert word.partition("=")[0] in known, f"{line}: {word}"
+        if asked and Path(asked[0]).name == "penstock":
+            assert_exists(line, asked[1:])
+
+
+def assert_exists(line: str, asked: list[str]) -> None:
+    command, rest = command_of(asked)
+    assert not hasattr(command, "commands") or not rest or rest[0].startswith("-"), line
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h"}
+    for word in rest:
+        if re.match(r"--?[a-z]", word):
+            assert word.partition("=")[0] in known, f"{line}: {word}"
+
+
+def test_every_command_ends_its_help_with_two_examples_of_itself() -> None:
+    def without_groups(command: Any, above: str) -> Iterator[str]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            assert "Examples:" in (command.epilog or ""), above
+            yield above.strip()
+        for word, each in (inner or {}).items():
+            yield from without_groups(each, f"{above} {word}")
+
+    assert set(EXAMPLES) == set(without_groups(typer.main.get_command(app), ""))
+    for command, lines in EXAMPLES.items():
+        for line in lines:
+            assert line.startswith(f"penstock {command}")
+            assert_exists(line, words(line)[1:])
 
 
 WITH_COMMANDS = ("bench/ab_engine.py", "bench/ab_gpu.py")

@@ -109,7 +109,7 @@ def test_the_simulator_runs_it(copy: Copy) -> None:
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)
     assert (run["programs_ended"], run["programs_failed"]) == (PROGRAMS, 0)
-    reasons = set(re.findall(r"as fast as it should be|gradient 0\.\d\d|not used", log.read_text()))
+    reasons = set(re.findall(r"as fast as it should be|gradient 0\.\d\d|programs do not fill it", log.read_text()))
     assert any("gradient" in reason for reason in reasons), "it never shrank"
     assert "as fast as it should be" in reasons, "it never grew"
     replayed = copy.penstock("log", "replay", str(log))

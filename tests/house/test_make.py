@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from support.documents import PAGES, ROOT, blocks, words
@@ -20,6 +21,15 @@ def test_the_engine_tests_are_among_all(variables: dict[str, str]) -> None:
     assert planned.returncode == 0, planned.stderr
     for expected in ("engine_env.py", "pytest tests/engine", "engine_env.py --version vllm", "tests/unit/core"):
         assert expected in planned.stdout
+
+
+@pytest.mark.parametrize("target", ["demo", "engine"])
+def test_what_runs_penstock_installs_no_more_than_that(target: str, tmp_path: Path) -> None:
+    planned = make("--dry-run", target, f"VENV={tmp_path}").stdout
+    assert "'.[demo]'" in planned
+    assert "'.[dev]'" not in planned
+    (tmp_path / ".installed").touch()
+    assert "pip install" not in make("--dry-run", target, f"VENV={tmp_path}").stdout
 
 
 def test_every_folder_of_tests_is_run() -> None:

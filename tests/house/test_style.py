@@ -43,6 +43,7 @@ OF_THE_DAEMON = {
     "anyio",
     "rich",
     "structlog",
+    "textual",
     "typer",
     "uvloop",
     "aiohttp",

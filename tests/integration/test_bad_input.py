@@ -95,4 +95,4 @@ def test_an_extra_that_is_not_installed_is_named(module: str, command: str, extr
     code += "from controlplane.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"penstock: this needs {module}: pip install 'penstock[{extra}]'\n"
+    assert done.stderr == f"penstock: this needs {module}: pip install 'penstock-agents[{extra}]'\n"

@@ -21,6 +21,7 @@ from support.ports import free_port, is_listening
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.events import ProgramArrived
 from controlplane.emit.emitter import Emitter
+from controlplane.operate.deployment import FILES
 from controlplane.transport.endpoint import resolve_url, url_from_env
 from controlplane.transport.nats_options import CA, CERTIFICATE, PRIVATE_KEY
 from controlplane.transport.roles import BusRole
@@ -121,7 +122,7 @@ async def test_the_systemd_server_wants_a_certificate_and_a_password(
     assert bus_config(tmp_path / "bus", f"tls://localhost:{port}", "gpu7").returncode == 0
     daemon = DaemonProcess(tmp_path / "state", node="gpu7")
 
-    settings = DEPLOY / "systemd" / "nats-server.conf"
+    settings = FILES / "systemd" / "nats-server.conf"
     async with served(tmp_path, settings, port, ("/etc/penstock/tls", str(tmp_path))):
         monkeypatch.setenv("PENSTOCK_NATS_URL_FILE", str(tmp_path / "bus" / "gpu7.daemon.env"))
         daemon.start()

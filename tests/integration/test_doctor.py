@@ -56,7 +56,7 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     status, found = await asked(daemon)
     assert status == 0
     assert {what: found[what]["state"] for what in ours} == dict.fromkeys(ours, "ok")
-    assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (slack), 900 free")
+    assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (room to grow), 900 free")
 
 
 @pytest.mark.asyncio
@@ -158,9 +158,14 @@ class Health(http.server.BaseHTTPRequestHandler):
 WAITED = {"held": 310, "held_long": 4}
 LOCKED = {"size": 2, "compared": 9, "passive_because": ""}
 PAGES = [  # of a gate; a finding's name, state and words
-    ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns held"),
+    ({"mode": "governed", "held_turns": 2}, "gate", "ok", "governed, 2 turns waiting"),
     ({"mode": "passive"}, "gate", "look", "passive"),
-    ({"held_turns": 10, "counters": WAITED}, "patience", "look", "4 of 300 held turns waited for more than 50 s"),
+    (
+        {"held_turns": 10, "counters": WAITED},
+        "patience",
+        "look",
+        "4 of 300 turns that waited did so for more than 50 s",
+    ),
     ({}, "gate", "bad", "no plugin runs there"),
     ({"plugin": {"vllm": "0.32.0"}}, "plugin", "ok", "bound, vLLM 0.32.0"),
     ({"plugin": {"passive_because": "tp_size is 2"}}, "plugin", "bad", "tp_size is 2"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -81,8 +82,7 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
     assert "<title>Penstock</title>" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
-    for part in ("page.js", "page.css", "program.js", "program.css"):
-        assert f"/page/{part}" in text
+    for part in re.findall(r"/page/([\w.]+)", text):
         with urllib.request.urlopen(f"{url}/page/{part}", timeout=60) as reply:
             assert reply.read()
             assert reply.headers["Cache-Control"] == "no-cache", "an upgrade must reach browsers"
@@ -91,6 +91,8 @@ def test_the_page_is_served_whole_and_live(page: tuple[DaemonProcess, str]) -> N
     look = json.loads(line.removeprefix(b"data: "))
     assert look["status"]["node"] == "test"
     assert [program["program_id"] for program in look["listing"]["programs"]] == ["stays"]
+    (strip,) = [each for each in json.loads(get(f"{url}/strips")) if each["program_id"] == "stays"]
+    assert [kind for kind, *_ in strip["stretches"]] == ["held"]
 
 
 def test_a_programs_time_line_is_told_once_until_something_happens(page: tuple[DaemonProcess, str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,11 @@ def texts(browser: Chrome, selector: str) -> list[str]:
     return list(browser.execute_script(script, selector))
 
 
+def names(browser: Chrome) -> list[str]:
+    """In the table's order."""
+    return [row.split()[0] for row in texts(browser, "#programs tr")]
+
+
 def colours(browser: Chrome, name: str) -> set[str]:
     """Of the canvas' opaque points."""
     script = """
@@ -55,6 +61,42 @@ def colours(browser: Chrome, name: str) -> set[str]:
         return [...found];
     """
     return set(browser.execute_script(script, name))
+
+
+def width_of(browser: Chrome, name: str, colour: str) -> float:
+    """Of what is drawn in that colour, as a part of the canvas."""
+    script = """
+        const canvas = document.getElementById(arguments[0]), columns = [];
+        const points = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        for (let i = 0; i < points.length; i += 4)
+          if (points.slice(i, i + 3).join() === arguments[1]) columns.push((i / 4) % canvas.width);
+        return columns.reduce((most, each) => Math.max(most, each), 0) / canvas.width
+          - columns.reduce((least, each) => Math.min(least, each), canvas.width) / canvas.width;
+    """
+    return float(browser.execute_script(script, name, colour))
+
+
+def press(browser: Chrome, within: str, words: str) -> None:
+    """A button."""
+    script = """
+        const buttons = [...document.querySelectorAll(`${arguments[0]} button`)];
+        buttons.find((each) => each.textContent === arguments[1]).click();
+    """
+    browser.execute_script(script, within, words)
+
+
+def strips(browser: Chrome) -> list[str]:
+    """Whose name one sees who points at each row of the time line."""
+    script = """
+        const canvas = document.getElementById("timeline"), found = [];
+        for (let y = 7; y < canvas.clientHeight - 18; y += 14) {
+          const clientY = canvas.getBoundingClientRect().top + y;
+          canvas.dispatchEvent(new MouseEvent("mousemove", { clientY }));
+          found.push(canvas.title);
+        }
+        return found;
+    """
+    return list(browser.execute_script(script))
 
 
 GREEN, BLUE, YELLOW, PURPLE, BROWN = "42,157,85", "36,135,201", "217,164,0", "176,76,200", "210,105,30"
@@ -69,7 +111,7 @@ def page(folder: Path) -> Iterator[tuple[DaemonProcess, str]]:
 
 
 async def begin(daemon: DaemonProcess) -> None:
-    """One program reasons, one acts, one is held."""
+    """One program reasons, one acts, one waits at the gate."""
     await says(daemon, "http://127.0.0.1:")
     bus = await serving(daemon)
     await bus.publish(ENGINE, 1, [ev.PoolSampled(total_blocks=1000, free_blocks=400, block_tokens=1)])
@@ -98,10 +140,17 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         await begin(daemon)
         browser.get(f"http://{address}/")
         until(lambda: "2 programs active, 1 waiting" in text(browser, "summary"), "summary")
-        rows = until(lambda: texts(browser, "#programs tr"), "programs")
-        assert [row.split()[0] for row in rows] == ["c<i>", "a", "b"]  # names are text, not HTML
+        until(lambda: names(browser) == ["c<i>", "a", "b"], "programs, whose names are text and not HTML")
         until(lambda: {GREEN, BLUE, YELLOW} <= colours(browser, "timeline"), "phases in the timeline")
-        until(lambda: {GREEN, YELLOW, PURPLE} <= colours(browser, "window-plot"), "plots of the window")
+        until(lambda: {GREEN, PURPLE} <= colours(browser, "window-plot"), "plots of the window")
+        until(lambda: YELLOW in colours(browser, "waiting-plot"), "a plot of those that wait")
+        assert "waiting #1" in texts(browser, "#programs tr")[0]
+        for direction, order in (("ascending", ["a", "b", "c<i>"]), ("descending", ["c<i>", "b", "a"])):
+            press(browser, "#program-table", "program")
+            assert names(browser) == order
+            assert len(texts(browser, f"#program-table th:first-child[aria-sort={direction}]")) == 1
+        press(browser, "#program-table", "program")
+        assert names(browser) == ["c<i>", "a", "b"]
         file.write_text(WINDOW.format(address, 3))
         until(lambda: "configuration 2; 3 programs active, 0 waiting" in text(browser, "summary"), "the new window")
         until(lambda: text(browser, "window-reason").startswith("3: "), "the new limit")
@@ -114,9 +163,10 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         row = next(row for row in texts(browser, "#programs tr") if row.split()[0] == "b")
         assert row.split()[-2:] == ["test/engine-2", "1"]
         until(lambda: "300 tokens computed again" in text(browser, "regret-words"), "verdicts in sum")
-        assert "nobody b" in text(browser, "verdicts")
-        assert "miss, moved" in text(browser, "verdicts")
-        assert not browser.find_element(By.ID, "shadow").is_displayed(), "there is none"
+        assert "Leaving a context alone cost" in text(browser, "sentences")
+        assert "undecided, b" in text(browser, "verdicts")
+        assert "its context was missed, as its turn ran on another engine" in text(browser, "verdicts")
+        assert not browser.find_element(By.ID, "shadow-words").is_displayed(), "there is none"
         file.write_text(WINDOW.format(address, 3) + SHADOW)
         until(lambda: "fcfs with admission.window=7 beside fcfs: decides" in text(browser, "shadow-words"), "it")
         until(lambda: BROWN in colours(browser, "window-plot"), "its window")
@@ -137,6 +187,44 @@ async def test_it_draws_what_happens_and_shows_a_changed_window(tmp_path: Path, 
         assert [
             entry for entry in said if entry["level"] == "SEVERE" and "ERR_INCOMPLETE" not in entry["message"]
         ] == []
+
+
+async def test_at_opening_it_shows_what_was_before(tmp_path: Path, browser: Chrome) -> None:
+    """Also of a program that has ended; and what decisions cost and saved in a sentence, where they are enough."""
+    seen_s = 15
+    with page(tmp_path) as (daemon, address):
+        await begin(daemon)
+        bus = await BusClient.connect(await daemon.url())
+        waits = [f"w{number}" for number in range(24)]
+        asked = [ev.TurnQueued(program_id=name, turn_id="1", prompt_tokens=30) for name in ("gone", *waits)]
+        await bus.publish(GATE, 4, asked)
+        await asyncio.sleep(2)
+        runs = [ev.TurnSubmitted(program_id=name, turn_id="1", projected_blocks=1) for name in waits]
+        await bus.publish(ENGINE, 5, runs)
+        ended = ev.TurnEnded(program_id="w0", turn_id="1", prompt_tokens=4000, cached_tokens=3000, output_tokens=50)
+        await bus.publish(ENGINE, 29, [ended])
+        await bus.publish(GATE, 29, [ev.TurnAbandoned(program_id="gone", turn_id="1")])
+        await bus.publish(TOOL, 2, [ev.ProgramEnded(program_id="gone")])
+        await bus.status_where(lambda s: s["programs"].get("gone", {}).get("status", "ended") == "ended", "an end")
+        await bus.close()
+        async with aiohttp.ClientSession() as http:
+            for _ in range(10 * seen_s):
+                async with http.get(f"http://{address}/samples") as answer:
+                    if len(await answer.json()) > seen_s:
+                        break
+                await asyncio.sleep(1)
+        browser.get(f"http://{address}/")
+        until(lambda: width_of(browser, "window-plot", GREEN) > 0.8 * seen_s / 60, "a plot of the time before")
+        until(lambda: "gone" in strips(browser), "the strip of who is gone")
+        until(lambda: "the last 60 s" in text(browser, "ranges"), "what there is")
+        press(browser, "#ranges", "5 min")
+        assert texts(browser, "#ranges button[aria-pressed=true]") == ["5 min"]
+        tiles = text(browser, "tiles")
+        assert "70%\nof 4,300 prompt tokens" in tiles
+        assert "anonymous" not in tiles
+        said = text(browser, "sentences")
+        assert re.search(r"Holding a turn cost \d.* s of waiting.* a turn over 25 turns", said)
+        assert "too few to judge" in text(browser, "regret-kinds")
 
 
 async def test_what_is_told_before_all_its_scripts_are_there_is_no_error(tmp_path: Path, browser: Chrome) -> None:
@@ -201,8 +289,8 @@ async def test_a_program_opened_shows_what_it_did_and_what_decisions_cost(tmp_pa
             browser.save_screenshot(str(Path(folder) / "program.png"))
             browser.execute_script("document.documentElement.style.colorScheme = 'dark'")
             browser.save_screenshot(str(Path(folder) / "program-dark.png"))
-        assert [row.split()[0] for row in texts(browser, "#program .tree tbody tr")] == ["b", "b/1"]
-        browser.execute_script("document.querySelector('#program .tree a').click()")
+        assert [row.split()[0] for row in texts(browser, "#tree tbody tr")] == ["b", "b/1"]
+        browser.execute_script("document.querySelector('#tree a').click()")
         until(lambda: "sub-agent of b" in text(browser, "program"), "the sub-agent")
         browser.execute_script("location.hash = '#program=' + encodeURIComponent('c<i>')")
         until(lambda: "Program c<i>" in text(browser, "program"), "a name that is text, not HTML")

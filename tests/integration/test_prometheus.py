@@ -18,9 +18,11 @@ from support.ports import free_port
 from support.programs import found, needs
 from support.whole_loop import Loop
 
+from controlplane.operate.deployment import FILES
+
 pytestmark = needs("prometheus", "promtool")
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-RULES = DEPLOY / "prometheus" / "penstock.rules.yml"
+RULES = FILES / "prometheus" / "penstock.rules.yml"
 INSTANCE = {"instance": "gpu7", "job": "penstock"}
 PROGRAMS = 12
 TIMEOUT_S = 240.0
@@ -181,7 +183,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def panels() -> list[tuple[str, str]]:
-    dashboard = json.loads((DEPLOY / "grafana" / "penstock.json").read_text())
+    dashboard = json.loads((FILES / "grafana" / "penstock.json").read_text())
     return [(panel["title"], target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
 
 

@@ -1,6 +1,7 @@
 """Errors, told apart by who has to act (h11's local and remote errors)."""
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 
 
 class ControlPlaneError(Exception):
@@ -56,6 +57,12 @@ def require(field: str, value: float, *, low: float, high: float, ends: str = "[
     if isinstance(value, int):
         value = max(-_MOST_SHOWN, min(value, _MOST_SHOWN))  # a longer one has no short form
     raise ConfigError(f"expected {range_text}, got {value:g}", field=field)
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """The end of a sentence that asks whether the most similar of the ``known`` names was meant; empty: none is."""
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def allowed(make: Callable[..., object], name: str, default: object) -> str:

@@ -14,6 +14,8 @@ from math import log2
 MOST_LEASE_S = 600  # that a daemon may claim: in its configuration, at a gate and in an engine
 MOST_NAME = 256
 """Characters of a name: what is listed, logged and remembered must have an end."""
+FEWEST_TO_JUDGE = 5
+"""Programs, or verdicts, below which nobody is told a conclusion: so few say what happened, and not what will."""
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.core.model.errors import UnknownPolicy
+from controlplane.core.model.errors import UnknownPolicy, near
 from controlplane.core.policies.admission import ADMISSION
 from controlplane.core.policies.admission.aimd import Aimd
 from controlplane.core.policies.admission.capacity import Capacity
@@ -199,7 +199,8 @@ def preset(name: str) -> Preset:
     try:
         return PRESETS[name]
     except KeyError:
-        raise UnknownPolicy(f"no preset {name!r}; there are: {', '.join(sorted(PRESETS))}") from None
+        known = sorted(PRESETS)
+        raise UnknownPolicy(f"no preset {name!r}; there are: {', '.join(known)}{near(name, known)}") from None
 
 
 def policy_name(kind: str, policy: Any) -> str:

@@ -1,20 +1,28 @@
 """What each decision cost and brought: the regret ledger and its verdicts."""
 
 from controlplane.core.regret.hindsight import Hindsight, Least
+from controlplane.core.regret.sentences import LEAST_JUDGED, WHOEVER_WAITS, Sentence, amount, judged, net, sentences
 from controlplane.core.regret.sums import Sums, Total, total_of
 from controlplane.core.regret.tracker import RegretLedger
 from controlplane.core.regret.verdict import KINDS, NO_DECISION, Cause, Outcome, Verdict
 
 __all__ = [
     "KINDS",
+    "LEAST_JUDGED",
     "NO_DECISION",
+    "WHOEVER_WAITS",
     "Cause",
     "Hindsight",
     "Least",
     "Outcome",
     "RegretLedger",
+    "Sentence",
     "Sums",
     "Total",
     "Verdict",
+    "amount",
+    "judged",
+    "net",
+    "sentences",
     "total_of",
 ]

@@ -15,7 +15,7 @@ _HAPPENED = {
 }
 _CAUSES = {
     Cause.TTL_SHORT: "it came back after its pin had ended",
-    Cause.HELD: "it was held until its pin had ended",
+    Cause.HELD: "it waited at the gate until its pin had ended",
     Cause.RECLAIMED: "the engine gave its pin up for others",
     Cause.PRESSURE: "others took its room",
     Cause.RELEASED: "its pin had been released",

@@ -23,15 +23,22 @@ class Total:
 
     def add(self, verdict: Verdict) -> None:
         self.count += 1
-        self.hit_tokens += verdict.hit_tokens
-        self.again_tokens += verdict.again_tokens
-        self.held_token_s += verdict.held_token_s
-        self.freed_token_s += verdict.freed_token_s
-        self.wait_s += verdict.wait_s
-        self.cost_s += verdict.cost_s
-        self.gain_s += verdict.gain_s
-        self.paid_s += verdict.paid_s
-        self.best_s += verdict.best_s
+        self._sides(verdict)
+
+    def join(self, other: "Total") -> None:
+        self.count += other.count
+        self._sides(other)
+
+    def _sides(self, of: "Verdict | Total") -> None:
+        self.hit_tokens += of.hit_tokens
+        self.again_tokens += of.again_tokens
+        self.held_token_s += of.held_token_s
+        self.freed_token_s += of.freed_token_s
+        self.wait_s += of.wait_s
+        self.cost_s += of.cost_s
+        self.gain_s += of.gain_s
+        self.paid_s += of.paid_s
+        self.best_s += of.best_s
 
     @property
     def net_s(self) -> float:

@@ -14,7 +14,7 @@ from controlplane.core.model.commands import Refuse
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, QueuedProgram
 
 _LEAST_NS = 30 * NANOSECONDS_PER_SECOND  # before it comes again: who is refused is many
-_SURE = 0.75  # of a newcomer's time: it is taken where it is expected to wait for less, and urgent after that
+_SURE = 0.6  # of a newcomer's time: it is taken where it is expected to wait for less, and urgent after that
 
 
 def shed(ledger: Ledger, now_ns: int) -> Iterator[Refuse]:

@@ -69,11 +69,6 @@ class ControlApi:
     async def get_status(self, _: Fields) -> Status:
         return self._daemon.status()
 
-    async def watch_status(self, _: Fields) -> AsyncIterator[Status]:
-        while True:
-            yield self._daemon.status()
-            await sleep(self._daemon.status_every_s)
-
     async def list_programs(self, request: Fields) -> Listing:
         controller = self._daemon.controller
         return listing(
@@ -109,7 +104,7 @@ class ControlApi:
             if wanted not in orders.held:  # a program that is no more may be let go all the same
                 wanted = self._root_of(wanted)
             if wanted not in orders.held:
-                raise UnknownProgram(f"program {wanted!r} is not held; held programs: {_names(orders.held)}")
+                raise UnknownProgram(f"program {wanted!r} is not on hold; on hold are: {_names(orders.held)}")
             return await self._order([name for name in orders.held if name != wanted], orders.draining)
 
     async def drain(self, request: Fields) -> Orders:

@@ -17,6 +17,7 @@ from controlplane.daemon.daemon import Daemon
 from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.regrets import RegretView
 from controlplane.daemon.observe.samples import Samples
+from controlplane.daemon.observe.strips import strips
 from controlplane.daemon.observe.telemetry import Telemetry
 from controlplane.daemon.observe.timeline_view import timeline
 from controlplane.daemon.process.logs import logger
@@ -27,6 +28,7 @@ from controlplane.transport.loopback import is_loopback
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_PROGRAMS = 60  # on the page
+_STRIPS_S = 900  # of the wall clock
 _MOST_PAGES = 100_000
 _MOST_SEARCH = 128  # characters
 _MOST_ENGINES = 64
@@ -78,6 +80,7 @@ class HttpServer:
                 web.get("/healthz", self._healthz),
                 web.get("/live", self._live),
                 web.get("/samples", self._all_samples),
+                web.get("/strips", self._strips),
                 web.get("/program", self._program),
                 web.get("/programs", self._programs),
                 web.static("/page", _PAGE),
@@ -92,7 +95,12 @@ class HttpServer:
             self._log.warning("no page", address=self.listen, reason=error.strerror)
             return
         self.listener = listener
-        self._log.info("listening", url=f"http://{self.listen}/")
+        self._log.info("listening", url=self.url)
+
+    @property
+    def url(self) -> str:
+        """Where the page is; empty while there is none."""
+        return "" if self.listener is None else f"http://{self.listen}/"
 
     async def stop(self) -> None:
         if self.listener is not None:
@@ -144,6 +152,21 @@ class HttpServer:
         """An hour of the node's life, the oldest first."""
         return web.Response(body=msgspec.json.encode(self._samples.since()), content_type="application/json")
 
+    async def _strips(self, _: web.Request) -> web.StreamResponse:
+        """What the programs did that the page lists, and others lately: it goes on from there by itself."""
+        clock, controller = self._daemon.clock, self._daemon.controller
+        now_ns = clock.now_ns()
+        async with self._one_listing:
+            listed = listing(controller.ledger, now_ns, most=_MOST_PROGRAMS).programs
+            found = strips(
+                self._journal,
+                [each.program_id for each in listed],
+                since_ns=now_ns - clock.duration_ns(_STRIPS_S),
+                now_ns=now_ns,
+                most=_MOST_PROGRAMS,
+            )
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
     async def _program(self, request: web.Request) -> web.StreamResponse:
         """The time line of the program ``id``; 304 where whoever asks again has it as it is."""
         program_id = request.query.get("id", "")
@@ -190,6 +213,8 @@ class HttpServer:
             controller = daemon.controller
             content = {
                 "every_s": self._every_s,
+                "at_ms": round(time.time() * 1000),
+                "time_scale": daemon.clock.scale,
                 "status": daemon.status(),
                 "listing": listing(
                     controller.ledger, daemon.clock.now_ns(), most=_MOST_PROGRAMS, holds=controller.holds

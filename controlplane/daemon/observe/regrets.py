@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from controlplane.core.model.commands import Command
 from controlplane.core.model.events import Event
 from controlplane.core.model.types import Program
-from controlplane.core.regret import RegretLedger, Sums, Verdict
+from controlplane.core.regret import (
+    LEAST_JUDGED,
+    WHOEVER_WAITS,
+    RegretLedger,
+    Sentence,
+    Sums,
+    Verdict,
+    judged,
+    sentences,
+)
+from controlplane.core.regret.descriptions import what_happened
 
 _MOST_LATEST = 12
 
@@ -18,9 +28,18 @@ class RegretRow:
 
     kind: str
     count: int = 0
+    judged: int = 0  # of these: it is known what came of them
     again_tokens: int = 0
     cost_s: float = 0.0
     gain_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """A verdict, and in words what happened."""
+
+    verdict: Verdict
+    happened: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +49,11 @@ class RegretView:
     regret_ratio: float
     again_tokens: int
     pins_lost: int
+    sentences: list[Sentence]
+    note: str  # on them
+    least_judged: int  # decisions of a kind: of fewer it says nothing
     kinds: list[RegretRow]
-    latest: list[Verdict]  # the newest first
+    latest: list[Latest]  # the newest first
 
 
 class Regrets:
@@ -84,12 +106,18 @@ class Regrets:
             row.again_tokens += total.again_tokens
             row.cost_s += total.cost_s
             row.gain_s += total.gain_s
+        for row in rows.values():
+            row.judged = judged(sums, (row.kind,))
+        said = sentences(sums)
         return RegretView(
             regret_ratio=sums.all.regret_ratio,
             again_tokens=sums.all.again_tokens,
             pins_lost=sums.pins_lost,
-            kinds=sorted(rows.values(), key=lambda row: -row.cost_s),
-            latest=list(reversed(self._latest)),
+            sentences=said,
+            note=WHOEVER_WAITS if any(each.about == "waiting" and each.net_s < 0 for each in said) else "",
+            least_judged=LEAST_JUDGED,
+            kinds=sorted(rows.values(), key=lambda row: -row.count),
+            latest=[Latest(verdict=each, happened=what_happened(each)) for each in reversed(self._latest)],
         )
 
     def _publish(self, verdict: Verdict) -> None:

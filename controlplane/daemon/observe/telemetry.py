@@ -4,7 +4,6 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -16,6 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from controlplane import __version__
 from controlplane.config import TelemetryConfig
 from controlplane.core.regret import Sums
 from controlplane.daemon.observe.engine_metrics import WITH_ALL_ENGINES, EngineTokens, exposed, instruments
@@ -47,7 +47,7 @@ class Telemetry:
         sums: Callable[[], Sums] = Sums,
     ) -> None:
         resource = Resource.create(
-            {"service.name": "penstock", "service.version": version("penstock"), "service.instance.id": node}
+            {"service.name": "penstock", "service.version": __version__, "service.instance.id": node}
         )
         self._look = Look(status, engines)
         self._tokens = EngineTokens()

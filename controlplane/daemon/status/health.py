@@ -285,10 +285,15 @@ RULES = (
     Rule(
         "draining",
         NOTE,
-        lambda s: "nobody is let in" if s.orders.draining else "",
+        lambda s: "no new program is let in" if s.orders.draining else "",
         "penstock drain --undo lets programs in again",
     ),
-    Rule("held", NOTE, lambda s: ", ".join(s.orders.held[:20]), "penstock release lets a program go on"),
+    Rule(
+        "held",
+        NOTE,
+        lambda s: f"on hold by operator: {', '.join(s.orders.held[:20])}" if s.orders.held else "",
+        "penstock release lets a program go on",
+    ),
     Rule(
         "no_engine",
         NOTE,

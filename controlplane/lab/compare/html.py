@@ -3,18 +3,20 @@
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from controlplane.core.model.errors import ConfigError
+from controlplane.lab.compare.beside import SIMULATED, same_runs
 from controlplane.lab.compare.plots import jct_cdf_svg, lines_svg, rate_svg, ttft_cdf_svg
 from controlplane.lab.compare.regret import regret_title, sheets
 from controlplane.lab.compare.rows import (
     BASELINE,
     JCT,
+    RATIO,
     SUBJECT,
     UNKNOWN,
     Grid,
@@ -46,11 +48,10 @@ from controlplane.lab.compare.words import (
 )
 from controlplane.lab.workload.run import RunResult
 
-_RATIO = "ratio"
 _MATCHED = (JCT, "jct_p95_s", "ttft_p95_s", "cache_hit_ratio", "steps_per_min", "goodput_3x_per_s")
 _SHOWN = {
     JCT: "mean JCT (s)",
-    _RATIO: "over {baseline}'s",
+    RATIO: "over {baseline}'s",
     "jct_p50_s": "p50",
     "jct_p95_s": "p95",
     "jct_p99_s": "p99",
@@ -90,6 +91,9 @@ class ReportOptions:
     title: str = "Penstock: how the runs compare"
     command: Sequence[str] = ()  # exactly what was run, to run it again
     facts: Mapping[str, str] = field(default_factory=dict)
+    outcome: Sequence[str] = ()  # in sentences, in place of the verdict
+    notes: Sequence[str] = ()  # what a reader must know, before what the runs say of that
+    predicted: Sequence[RunResult] = ()  # what the simulator said of the same programs, to stand beside
 
 
 def write(html: str, path: Path) -> None:
@@ -124,18 +128,18 @@ def runs_html(runs: Sequence[RunResult], options: ReportOptions) -> str:
     """The report as one HTML text, without a reference to any other file."""
     if not runs:
         raise ConfigError("a report needs at least one run")
-    groups = group_runs(runs)
+    groups, predicted = group_runs(runs), group_runs(options.predicted)
     open_groups = [group for group in groups if group.rate]
     return _filled(
         "page.html.j2",
         title=options.title,
         subject=SUBJECT,
         baseline=BASELINE,
-        verdict=verdict(groups),
-        caveats=run_caveats(groups),
+        verdict=" ".join(options.outcome) or verdict(groups),
+        caveats=[*options.notes, *run_caveats(groups)],
         headlines=_tiles(groups),
-        rate_svg=rate_svg(open_groups) if len(open_groups) > 1 else "",
-        sections=[_group_shown(group) for group in groups],
+        rate_svg=rate_svg(open_groups, predicted) if len(open_groups) > 1 or predicted else "",
+        sections=[_group_shown(group, same_runs(group, options.predicted)) for group in groups],
         command=shlex.join(options.command),
         facts=_common_facts(runs, options.facts),
         runs=[(name_of(run), run, _own_facts(run, runs)) for group in groups for run in group.runs],
@@ -154,14 +158,20 @@ def _tiles(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return found
 
 
-def _group_shown(group: Group) -> dict[str, Any]:
-    """One load as the template shows it."""
+def _group_shown(group: Group, predicted: Group | None) -> dict[str, Any]:
+    """One load as the template shows it, with what was predicted in further columns."""
     scales = shared_scales(group.runs)
     named = list(zip(column_names(group), group.runs, strict=True))
+    columns = [(name, colour_of(name_of(run))) for name, run in named]
+    rows = lines(group)
+    if predicted is not None:
+        columns += [(f"{name}, {SIMULATED}", colour) for name, colour in columns]
+        pairs = zip(rows, lines(predicted), strict=True)
+        rows = [replace(live, cells=(*live.cells, *other.cells)) for live, other in pairs]
     return {
         "title": group.title,
-        "columns": [(name, colour_of(name_of(run))) for name, run in named],
-        "rows": lines(group),
+        "columns": columns,
+        "rows": [row for row in rows if row.says_something],
         "jct_svg": jct_cdf_svg(group),
         "ttft_svg": ttft_cdf_svg(group),
         "timelines": [
@@ -254,13 +264,13 @@ def _presets_at(section: Section, load: LoadLevel, baseline: str) -> dict[str, A
     bests = {
         figure: plus_minus(section.interval(section.best(load, figure), load, figure), figure)
         for figure in _SHOWN
-        if figure != _RATIO and section.best(load, figure)
+        if figure != RATIO and section.best(load, figure)
     }
     rows = []
     for preset in section.presets:
         cells = []
         for figure in _SHOWN:
-            if figure == _RATIO:
+            if figure == RATIO:
                 ratio = section.ratio(preset, baseline, load, JCT) if preset != baseline else None
                 cells.append(TableCell(text=UNKNOWN if ratio is None else str(ratio)))
             else:

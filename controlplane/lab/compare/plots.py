@@ -44,8 +44,8 @@ def ttft_cdf_svg(group: Group) -> str:
     return _cdf_svg(curves, "time to first token, hold included (s)", "share of turns", log=True)
 
 
-def rate_svg(groups: Sequence[Group]) -> str:
-    """Mean completion time against the open arrival rate, a line per preset."""
+def rate_svg(groups: Sequence[Group], predicted: Sequence[Group] = ()) -> str:
+    """Mean completion time against the open arrival rate, a line per preset, broken where it was predicted."""
     presets = list(dict.fromkeys(name_of(run) for group in groups for run in group.runs))
     with plot_style():
         figure = Figure(figsize=(8.6, 3.2), layout="constrained")
@@ -53,15 +53,26 @@ def rate_svg(groups: Sequence[Group]) -> str:
         tidy(axes)
         axes.margins(x=0.06)
         for preset in presets:
-            points = [(group.rate, mean) for group in groups if (mean := mean_jct_s(group, preset)) is not None]
-            rates, means = zip(*points, strict=True) if points else ((), ())
-            axes.plot(rates, means, color=colour_of(preset), marker="o", markersize=5, linewidth=2, label=preset)
+            colour = colour_of(preset)
+            line = "none" if predicted else "-"  # few were run, and what lies between them was predicted
+            means = _means_s(groups, preset)
+            axes.plot(*means, color=colour, marker="o", markersize=6, linewidth=2, linestyle=line, label=preset)
+            if predicted:
+                told = f"{preset}, simulated"
+                axes.plot(*_means_s(predicted, preset), color=colour, linewidth=1.2, linestyle="--", label=told)
         axes.set_ylim(bottom=0)
-        axes.set_xticks([group.rate for group in groups], [f"{group.rate:g}" for group in groups])
+        rates = sorted({group.rate for group in (*groups, *predicted)})
+        axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         axes.set_xlabel("arrival rate (programs/s)")
         axes.set_ylabel("mean completion time (s)")
         axes.legend()
         return svg_of(figure)
+
+
+def _means_s(groups: Sequence[Group], preset: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    points = [(group.rate, mean) for group in groups if (mean := mean_jct_s(group, preset)) is not None]
+    rates, means = zip(*points, strict=True) if points else ((), ())
+    return rates, means
 
 
 def _cdf_svg(curves: Sequence[tuple[RunResult, _Floats, int]], xlabel: str, ylabel: str, *, log: bool) -> str:

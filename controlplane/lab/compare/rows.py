@@ -1,9 +1,11 @@
 """What is compared: single runs in groups, and a sweep's rows in sections; and which figure of them is the best."""
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from controlplane.core.policies.presets import DEFAULT, FORESEEING, PRESETS
 from controlplane.lab.workload.arrivals import Closed, parse_arrival
@@ -17,8 +19,10 @@ EVEN_BAND = 0.02  # ratios so close to 1 are even: a repetition of a live run di
 UNKNOWN = "–"
 BETTER, SAME, WORSE = "better", "same", "worse"
 JCT = "jct_mean_s"
+RATIO = "ratio"  # of mean JCTs, to the baseline's
 COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")  # of simulating; neither end of them is the better one
 LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
+_ROWS = {name: (label, form) for name, label, form in ROWS}
 
 _LOWER_IS_BETTER = (
     "jct_",
@@ -73,6 +77,11 @@ class Group:
     def title(self) -> str:
         return f"{self.rate:g} programs/s" if self.rate else self.arrival or "unknown arrivals"
 
+    @property
+    def head(self) -> str:
+        """The title, as short as a column is wide."""
+        return f"{self.rate:g}/s" if self.rate else self.title
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
@@ -88,6 +97,11 @@ class Line:
 
     label: str
     cells: tuple[TableCell, ...]
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is another figure in it than zero."""
+        return any(re.search("[1-9]", cell.text) for cell in self.cells)
 
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
@@ -141,8 +155,13 @@ def telemetries(runs: Sequence[RunResult]) -> list[str]:
 
 def lines(group: Group) -> list[Line]:
     """Every figure of the group, the ratio of mean JCT to the baseline's first."""
-    metrics = [metric for metric in ROWS if group.routed or not metric[0].startswith(_NEEDS_ENGINES)]
-    return [_ratio_line(group), *(_line(group, *metric) for metric in metrics)]
+    figures = [name for name, _, _ in ROWS if group.routed or not name.startswith(_NEEDS_ENGINES)]
+    return [line_of(group, figure) for figure in (RATIO, *figures)]
+
+
+def line_of(group: Group, figure: str) -> Line:
+    """One figure of the group; ``RATIO``: its mean JCTs over the baseline's."""
+    return _ratio_line(group) if figure == RATIO else _line(group, figure, *_ROWS[figure])
 
 
 def standing(ratio: float, figure: str = JCT) -> str:
@@ -257,9 +276,10 @@ class Section:
         return self._values[key]
 
     def interval(self, preset: str, load: LoadLevel, figure: str) -> Interval | None:
-        """Its mean over seeds; None where there is none."""
+        """Its mean over seeds, within what the figure can be; None where there is none."""
         values = self.values(preset, load, figure)
-        return mean_interval(list(values.values())) if values else None
+        most = 1.0 if figure.endswith("_ratio") and max(values.values(), default=0.0) <= 1 else inf
+        return mean_interval(list(values.values())).within(0.0, most) if values else None
 
     def ratio(self, above: str, below: str, load: LoadLevel, figure: str) -> Interval | None:
         """The figure of ``above`` over that of ``below``, seed by seed; None without a seed that both have."""

@@ -29,6 +29,7 @@ from controlplane.lab.compare.rows import (
     UNKNOWN,
     Grid,
     Group,
+    Line,
     LoadLevel,
     Section,
     TableCell,
@@ -51,8 +52,6 @@ from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.tenants import jain_of
 from controlplane.lab.workload.trace import Trace
 
-LABEL_WIDTH = 38
-CELL_WIDTH = 13
 _NAME_WIDTH = 24
 _LOAD_WIDTH = 21
 _MOST_LOSSES = 12
@@ -69,20 +68,34 @@ def _print(console: Console, texts: Iterable[str], style: str = "") -> None:
         console.print(line, style=style, highlight=False)
 
 
-def comparison_tables(runs: Sequence[RunResult], *, width: int = 120) -> list[Table]:
+def comparison_tables(
+    runs: Sequence[RunResult], *, width: int = 120, rows: Callable[[Group], list[Line]] = lines
+) -> list[Table]:
     """Metrics down, runs across, grouped by arrival rate; as many tables as ``width`` columns of text need.
 
-    The best value of each rate is bold and marked with ``*``.
+    The best value of each rate is bold and marked with ``*``. ``rows``: those to show of a group; what is zero in
+    all of them is left out.
     """
-    columns = max(1, (width - LABEL_WIDTH) // CELL_WIDTH)
+    groups = [(group, rows(group)) for group in group_runs(runs)]
+    shown = {line.label for _, found in groups for line in found if line.says_something}
+    groups = [(group, [line for line in found if line.label in shown]) for group, found in groups]
+    columns = _columns_of(groups, width)
     pages: list[list[_Part]] = [[]]
-    for group in group_runs(runs):
+    for group, found in groups:
         for start in range(0, len(group.runs), columns):
-            part = _Part(group, slice(start, min(start + columns, len(group.runs))))
+            part = _Part(group, found, slice(start, min(start + columns, len(group.runs))))
             if sum(other.size for other in pages[-1]) + part.size > columns:
                 pages.append([])
             pages[-1].append(part)
     return [_runs_table(page) for page in pages if page]
+
+
+def _columns_of(groups: Sequence[tuple[Group, list[Line]]], width: int) -> int:
+    """How many runs fit beside one another, so that no figure is cut."""
+    label = max((len(line.label) for _, found in groups for line in found), default=0)
+    cells = [len(cell.text) + 2 for _, found in groups for line in found for cell in line.cells]
+    heads = [len(text) for group, _ in groups for text in (group.head, *column_names(group))]
+    return max(1, (width - label - 4) // (max([*cells, *heads], default=0) + 3))  # with padding and borders
 
 
 def print_comparison(runs: Sequence[RunResult], console: Console | None = None) -> None:
@@ -100,6 +113,7 @@ class _Part:
     """Runs of one group that stand in one table."""
 
     group: Group
+    lines: list[Line]
     runs: slice
 
     @property
@@ -111,14 +125,15 @@ def _runs_table(parts: Sequence[_Part]) -> Table:
     telemetry = telemetries([run for part in parts for run in part.group.runs])
     caption = "* best of its load" + (f"; telemetry {', '.join(telemetry)}" if telemetry else "")
     table = Table(caption=caption, caption_justify="left", header_style="bold")
-    table.add_column("", no_wrap=True)
+    table.add_column("")  # it wraps where the terminal is too narrow; figures do not
     for part in parts:
         for index, name in enumerate(column_names(part.group)[part.runs]):
-            head = part.group.title if index == 0 else ""
+            head = part.group.head if index == 0 else ""
             table.add_column(f"{head}\n{name}", justify="right", no_wrap=True)
-    for found in zip(*(lines(part.group) for part in parts), strict=True):
+    for number, found in enumerate(zip(*(part.lines for part in parts), strict=True)):
         cells = [cell for part, line in zip(parts, found, strict=True) for cell in line.cells[part.runs]]
-        table.add_row(found[0].label, *marked(cells), end_section=found[0].label.startswith("mean JCT vs"))
+        is_head = number == 0 and found[0].label.startswith("mean JCT vs")
+        table.add_row(found[0].label, *marked(cells), end_section=is_head)
     return table
 
 
@@ -182,7 +197,7 @@ def _table(
 
 @contextlib.contextmanager
 def progress_bar(
-    console: Console | None = None, unit: str = "programs", *more: ProgressColumn
+    console: Console | None = None, unit: str = "programs", *more: ProgressColumn, transient: bool = False
 ) -> Iterator[Advance]:
     """A bar on standard error; the function it yields is told a label, what is done, and of how much."""
     bar = Progress(
@@ -193,6 +208,7 @@ def progress_bar(
         TimeElapsedColumn(),
         *more,
         console=console or Console(stderr=True),
+        transient=transient,
     )
     tasks: dict[str, TaskID] = {}
     with bar:

@@ -65,14 +65,17 @@ class Match:
 
 
 def plus_minus(found: Interval | None, figure: str) -> str:
-    """Mean and half of its interval, to two digits of the latter; ratios in percent."""
+    """Mean and half of its interval, to two digits, or both ends of one that is cut; ratios in percent."""
     if found is None:
         return UNKNOWN
     factor, unit = (100.0, "%") if figure.endswith("_ratio") else (1.0, "")
-    value, half = factor * found.value, factor * (found.high - found.value)
+    value, half = factor * found.value, factor * max(found.high - found.value, found.value - found.low)
     if not found.is_known or not half:
         return f"{value:.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
     decimals = min(_MOST_DECIMALS, max(0, 1 - floor(log10(half))))
+    if abs((found.high - found.value) - (found.value - found.low)) > 1e-9 * abs(found.value):
+        low, high = factor * found.low, factor * found.high
+        return f"{value:,.{decimals}f}{unit} ({low:,.{decimals}f} to {high:,.{decimals}f})"
     return f"{value:,.{decimals}f}{unit} ± {half:,.{decimals}f}"
 
 

@@ -47,6 +47,14 @@ WEIGHTS = {
 }
 
 
+_KILLED = {
+    Kind.NATS: Fault.NATS_KILLED,
+    Kind.ENGINE: Fault.ENGINE_KILLED,
+    Kind.ENVOY: Fault.ENVOY_KILLED,
+}
+"""What it is to kill one; of a daemon it depends on whether it leads."""
+
+
 @dataclass(slots=True)
 class Account:
     """What faults there were, and how long each took to be over, in seconds."""
@@ -54,14 +62,16 @@ class Account:
     counts: Counter[Fault] = field(default_factory=Counter)
     recovered_s: dict[Fault, list[float]] = field(default_factory=lambda: defaultdict(list))
     never: list[str] = field(default_factory=list)  # what did not come back in time
+    over: list[str] = field(default_factory=list)  # each fault after which it was whole again, in a sentence
 
     def lines(self) -> list[str]:
         """One for each kind."""
         lines = []
         for fault, count in self.counts.most_common():
             took = sorted(self.recovered_s.get(fault, ()))
-            times = f"whole again after p50 {took[len(took) // 2]:.1f} s, most {took[-1]:.1f} s" if took else ""
-            lines.append(f"{count:5} {fault:22} {times}")
+            p50 = f"p50 {took[len(took) // 2]:.1f} s, most " if len(took) > 1 else ""
+            times = f"whole again after {p50}{took[-1]:.1f} s" if took else ""
+            lines.append(f"{count:5} {fault:22} {times}".rstrip())
         return [*lines, *self.never]
 
 
@@ -89,16 +99,30 @@ class Faults:
             self._agents.kill_one()
             return
         process = await self._victim(fault)
-        if process is None:
-            return
+        if process is not None:
+            await self._strike(fault, process, patient=patient)
+
+    async def by_hand(self, process: Process) -> None:
+        """Kill that one, and return once the site is whole again."""
+        fault = _KILLED.get(process.kind)
+        if fault is None:
+            leads = await asyncio.to_thread(self._site.leader) is process
+            fault = Fault.LEADER_KILLED if leads else Fault.STANDBY_KILLED
+        self.account.counts[fault] += 1
+        await self._strike(fault, process, patient=True, counts=True)
+
+    async def _strike(self, fault: Fault, process: Process, *, patient: bool, counts: bool = False) -> None:
+        """``counts``: the time until it is whole again is told, though something else was away already."""
         self.latest = f"{fault}: {process.name}"
-        began_s, was_there = time.monotonic(), not self._returning
+        began_s, counts = time.monotonic(), counts or not self._returning
         if fault in (Fault.LEADER_FROZEN, Fault.NATS_FROZEN):
             await self._freeze(process)
         else:
             await self.kill(process, patient=patient or fault is not Fault.ENGINE_KILLED)
-        if patient and await self.until_whole() and was_there:
-            self.account.recovered_s[fault].append(time.monotonic() - began_s)
+        if patient and await self.until_whole() and counts:
+            took_s = time.monotonic() - began_s
+            self.account.recovered_s[fault].append(took_s)
+            self.account.over.append(f"{fault}, {process.name}: whole again after {took_s:.1f} s")
 
     async def kill(self, process: Process, *, patient: bool = True) -> None:
         """Kill one and bring it back. ``patient``: until it is ready, which takes a real engine half a minute."""

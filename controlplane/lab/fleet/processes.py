@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from threading import Lock
 
 from controlplane.core.model.errors import EngineUnavailable
+from controlplane.lab.surroundings import own_environment
 
 _POLL_S = 0.02
 _ENDS_WITHIN_S = 30.0
@@ -82,17 +84,20 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self._environment},
+                env=own_environment(**self._environment),
                 start_new_session=True,  # a Ctrl-C is for whoever started it, and a kill for all that it starts
             )
 
-    def wait(self) -> None:
-        """Until it is ready; started again if it ends before. Raises ``EngineUnavailable``."""
-        until_s = time.monotonic() + self._ready_within_s
+    def wait(self, most_ends: float = inf) -> None:
+        """Until it is ready; started again if it ends before, so many times. Raises ``EngineUnavailable``."""
+        until_s, ended = time.monotonic() + self._ready_within_s, self.ends
         while not self._is_ready(self.port):
-            if time.monotonic() > until_s:
-                why = f"it says: {self.last_line()} ({self.log})"
-                raise EngineUnavailable(f"{self.name} is not ready after {self._ready_within_s:g} s; {why}")
+            late, failing = time.monotonic() > until_s, self.ends - ended > most_ends
+            if late or failing:
+                what = (
+                    "ends whenever it is started" if failing else f"is not ready after {self._ready_within_s:g} s"
+                )
+                raise EngineUnavailable(f"{self.name} {what}; it says: {self.last_line()} ({self.log})")
             self.keep()
             time.sleep(_POLL_S)
         self.back_s = time.monotonic()

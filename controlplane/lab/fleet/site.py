@@ -27,6 +27,7 @@ from controlplane.transport.loopback import channel_options, open_url
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _GOVERNED_WITHIN_S = 180.0
+_MOST_ENDS = 3  # of a process that is not ready yet: a port that somebody took is free again after one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +98,25 @@ class Site:
 
     # Begin and end
 
-    def start(self) -> None:
-        """Return once a daemon leads and the Envoys serve. Raises ``ControlPlaneError``."""
+    def start(self, told: Callable[[str], None] = lambda _: None) -> None:
+        """Return once a daemon leads and the Envoys serve. Raises ``ControlPlaneError``.
+
+        ``told`` hears what is there.
+        """
         self._lay_out()
         for kind in (Kind.NATS, Kind.ENGINE, Kind.DAEMON, Kind.ENVOY):
             for process in self.of(kind):
                 process.start()
             for process in self.of(kind):
-                process.wait()
+                process.wait(_MOST_ENDS)
+            told(", ".join(process.name for process in self.of(kind)))
         until_s = time.monotonic() + _GOVERNED_WITHIN_S
         while self.leader() is None or self.asked() is None:
             if time.monotonic() > until_s:
                 raise EngineUnavailable(f"no fleet daemon leads after {_GOVERNED_WITHIN_S:g} s; see {self.folder}")
             time.sleep(0.1)
             self.keep()
+        told("a daemon leads, and Envoy asks it")
 
     def keep(self) -> None:
         """Start again what ended by itself, as a supervisor does."""
@@ -304,12 +310,16 @@ def _serves(address: str) -> bool:
 
 
 @contextmanager
-def running_site(options: SiteOptions | None = None, folder: Path | None = None) -> Iterator[Site]:
+def running_site(
+    options: SiteOptions | None = None,
+    folder: Path | None = None,
+    told: Callable[[str], None] = lambda _: None,
+) -> Iterator[Site]:
     """A site that runs; all of it is gone afterwards. Raises ``ControlPlaneError``."""
     with TemporaryDirectory(prefix="penstock-fleet-") as scratch:
         site = Site(folder or Path(scratch), options)
         try:
-            site.start()
+            site.start(told)
             yield site
         finally:
             site.stop()

@@ -117,8 +117,7 @@ class Measurements:
             "tokens per word": str(options.tokens_per_word),
             "shared prefix": f"{options.workload.shared_prefix} tokens",
             "telemetry": str(Telemetry.NONE if options.nats is None else options.workload.telemetry),
-            "tools": f"slots {options.tools.slots or 'unlimited'}, {options.tools.cpu_ratio:.0%} on the CPU"
-            + (f", {options.tools.storm}" if options.tools.storm else ""),
+            "tools": f"slots {options.tools.slots or 'unlimited'}, {options.tools.cpu_ratio:.0%} on the CPU",
             "python": python_version(),
             "machine": f"{os.cpu_count()} CPUs, {platform.system()} {platform.machine()}",
         }

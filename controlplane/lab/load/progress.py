@@ -58,9 +58,12 @@ class Display(Protocol):
 
 
 class BarDisplay:
-    """A progress bar over programs with a line of figures under it, for a terminal."""
+    """A progress bar over programs with a line of figures under it, for a terminal.
 
-    def __init__(self, console: Console, label: str) -> None:
+    ``transient``: it is gone when the replay is over.
+    """
+
+    def __init__(self, console: Console, label: str, *, transient: bool = False) -> None:
         self._bar = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(),
@@ -71,7 +74,8 @@ class BarDisplay:
         )
         self._task = self._bar.add_task(label, total=None)
         self._figures = Text(style="dim")
-        self._live = Live(Group(self._bar, self._figures), console=console, refresh_per_second=4)
+        shown = Group(self._bar, self._figures)
+        self._live = Live(shown, console=console, refresh_per_second=4, transient=transient)
         self._live.start()
 
     def update(self, progress: ReplayProgress) -> None:

@@ -10,28 +10,10 @@ from anyio import Semaphore
 from controlplane.core.estimators.workload import as_seconds
 from controlplane.core.model.errors import require
 from controlplane.core.model.events import Event, OpenTool, ToolEnded, ToolEnqueued, ToolStarted
-from controlplane.core.model.types import seconds
 from controlplane.lab.load.burn import CpuBurner
 from controlplane.lab.load.clock import TraceClock
 
 INFINITY = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuStorm:
-    """Between two trace times, tools cost ``factor`` times their CPU: a build farm wakes up next door."""
-
-    start_s: float
-    end_s: float
-    factor: float
-
-    def __post_init__(self) -> None:
-        require("storm.start_s", self.start_s, low=0, high=INFINITY, ends="[)")
-        require("storm.end_s", self.end_s, low=self.start_s, high=INFINITY, ends="(]")
-        require("storm.factor", self.factor, low=0, high=INFINITY, ends="[)")
-
-    def factor_at(self, now_ns: int) -> float:
-        return self.factor if seconds(self.start_s) <= now_ns < seconds(self.end_s) else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +23,6 @@ class ToolOptions:
     slots: int = 0
     cpu_ratio: float = 0.0
     cpu_workers: int = 0  # 0: twice the usable CPUs
-    storm: CpuStorm | None = None
 
     def __post_init__(self) -> None:
         require("tools.slots", self.slots, low=0, high=INFINITY)
@@ -86,7 +67,7 @@ class ToolRunner:
             self._waited_ns += started_ns - asked_ns
             self.running += 1
             try:
-                await self._work(duration_ns, started_ns)
+                await self._work(duration_ns)
             finally:
                 self.running -= 1
                 if self._slots:
@@ -144,11 +125,9 @@ class ToolRunner:
         finally:
             self.waiting -= 1
 
-    async def _work(self, duration_ns: int, now_ns: int) -> None:
+    async def _work(self, duration_ns: int) -> None:
         burnt_ns = duration_ns * self._options.cpu_ratio if self._burner else 0.0
-        if self._burner and burnt_ns:
-            factor = self._options.storm.factor_at(now_ns) if self._options.storm else 1.0
-            if not await self._burner.burn(round(burnt_ns * factor / self._clock.time_scale)):
-                self.workers_died = True
-                await self._clock.sleep_ns(burnt_ns)
+        if self._burner and burnt_ns and not await self._burner.burn(round(burnt_ns / self._clock.time_scale)):
+            self.workers_died = True
+            await self._clock.sleep_ns(burnt_ns)
         await self._clock.sleep_ns(duration_ns - burnt_ns)

@@ -120,5 +120,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError("--on ray needs Ray: pip install 'penstock[ray]'") from None
+        raise ConfigError("--on ray needs Ray: pip install 'penstock-agents[ray]'") from None
     return ray

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.lab.calibrate.observed import StepCosts
 from controlplane.lab.whatif.figures import NAMES, Figures, change, moved
 from controlplane.lab.whatif.question import Question
@@ -37,6 +38,12 @@ class Answer:
     engines: int
     notes: tuple[str, ...]
     runs: tuple[RunResult, RunResult, RunResult]
+
+    @property
+    def too_few(self) -> str:
+        """Why nothing is judged; empty: enough programs were seen whole."""
+        whole = self.programs[0]
+        return f"too few to judge ({whole} programs)" if whole < FEWEST_TO_JUDGE else ""
 
     @property
     def predicted(self) -> Figures:
@@ -84,7 +91,7 @@ class Answer:
                 "pool_tokens": self.pool_tokens,
                 "engines": self.engines,
             },
-            "notes": list(self.notes),
+            "notes": [*([self.too_few] if self.too_few else []), *self.notes],
         }
 
 

@@ -6,6 +6,10 @@ decisions with the same shifts. The interval draws from these pairs, and from th
 
 That is how sure the mean change is. Who switches sees one run before and one after it, whose p95 of the TTFT may
 differ by a third from that of a run shifted by a thousandth: what to expect has an interval of its own.
+
+A change of a time is above -100% and a share stays between 0 and 1, so the intervals stay there, too: percentiles
+of a bootstrap do by themselves, and what else widens them is applied to ratios as a factor
+(``lab.workload.interval`` has the sources) and cut at the ends of a share.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +18,7 @@ from math import isfinite, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.lab.workload.interval import Interval, drawn_interval, mean_interval
+from controlplane.lab.workload.interval import Interval, drawn_interval, ratio_interval
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 
 DRAWS = 400
@@ -44,7 +48,9 @@ def change(name: str, before: float, after: float) -> float:
 
 
 def moved(name: str, value: float, by: float) -> float:
-    """The value after such a change."""
+    """The value after such a change; NaN where it is not known."""
+    if not isfinite(by):
+        return nan
     return min(1.0, max(0.0, value + by)) if name in SHARES else value * (1 + by)
 
 
@@ -128,10 +134,9 @@ def changes(before: Sequence[RunFigures], after: Sequence[RunFigures], programs:
     drawn = _drawn(draw)
     found = {name: drawn_interval(change(name, one[name], other[name]), drawn[name]) for name in NAMES}
     last = "makespan_s"  # whoever draws programs draws no other last end
-    pairs = zip(before, after, strict=True)
-    return found | {
-        last: mean_interval([change(last, old.figures()[last], new.figures()[last]) for old, new in pairs])
-    }
+    pairs = [(new.figures()[last], old.figures()[last]) for old, new in zip(before, after, strict=True)]
+    ratio = ratio_interval(pairs) or Interval(value=nan, low=nan, high=nan)
+    return found | {last: Interval(value=ratio.value - 1, low=ratio.low - 1, high=ratio.high - 1)}
 
 
 def expected(
@@ -140,11 +145,13 @@ def expected(
     programs: int,
     mean: Mapping[str, Interval],
     errors: Figures,
+    measured: Figures,
 ) -> dict[str, Interval]:
     """The same changes as who switches sees them: of one run, on an engine that the replay does not quite match.
 
     The interval is that of a change from any run to any other one, no narrower than that of the ``mean``, and
-    reaches on both sides at least as far as the replay of what was decided is off (``errors``).
+    reaches on both sides at least as far as the replay of what was decided is off (``errors``): of a time by that
+    factor, of a share by that difference, and no further than from what was ``measured`` to 0 or 1.
     """
 
     def draw(rng: np.random.Generator) -> tuple[Figures, Figures]:
@@ -155,10 +162,22 @@ def expected(
     drawn, found = _drawn(draw), {}
     for name, at in mean.items():
         one = drawn_interval(at.value, drawn[name])
-        off = abs(errors[name]) if isfinite(errors[name]) else 0.0
-        low, high = (one.low, at.low, at.value - off), (one.high, at.high, at.value + off)
-        found[name] = Interval(value=at.value, low=_least(low), high=-_least([-end for end in high]))
+        less, more = _off(name, at.value, errors[name])
+        low, high = (one.low, at.low, less), (one.high, at.high, more)
+        widest = Interval(value=at.value, low=_least(low), high=-_least([-end for end in high]))
+        shared = name in SHARES and isfinite(measured[name])
+        found[name] = widest.within(-measured[name], 1 - measured[name]) if shared else widest
     return found
+
+
+def _off(name: str, value: float, error: float) -> tuple[float, float]:
+    """The change of ``value`` if the replay, which is off by ``error``, is as far off the one way and the other."""
+    if not isfinite(error):
+        return value, value
+    if name in SHARES:
+        return value - abs(error), value + abs(error)
+    factor = max(1 + error, 1 / (1 + error)) if error > -1 else 1.0
+    return (1 + value) / factor - 1, (1 + value) * factor - 1
 
 
 def _drawn(draw: Callable[[np.random.Generator], tuple[Figures, Figures]]) -> dict[str, list[float]]:

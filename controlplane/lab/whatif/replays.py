@@ -9,6 +9,7 @@ from pathlib import Path
 from controlplane.config import Config, overridden
 from controlplane.core.model.errors import ConfigError, require
 from controlplane.core.model.events import HostSampled
+from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.core.policies.memory.lru import Lru
 from controlplane.core.policies.presets import Preset
 from controlplane.core.policies.priority.fcfs import Fcfs
@@ -116,6 +117,9 @@ class Replays:
         measured, replayed = self.measured.figures(), mean_figures(before)
         errors = {name: change(name, measured[name], replayed[name]) for name in NAMES}
         found = changes(before, after, len(names))
+        one = expected(before, after, len(names), found, errors, measured)
+        if self.measured.programs < FEWEST_TO_JUDGE:
+            found, one = ({name: each.without_ends for name, each in of.items()} for of in (found, one))
         return Answer(
             question=question,
             presets=(self.config.policies.name, self._config_of(question).policies.name),
@@ -129,7 +133,7 @@ class Replays:
                 after[0].programs,
             ),
             change=found,
-            expected=expected(before, after, len(names), found, errors),
+            expected=one,
             costs=self.costs,
             pool_tokens=self.pool_tokens,
             engines=len(self.recorded.engines),

@@ -35,9 +35,9 @@ def show_answer(answer: Answer, console: Console | None = None) -> None:
             LABELS[name],
             _figure(name, answer.measured[name]),
             _by(name, answer.replay_error[name]),
-            Text(_by(name, found.value) + interval, "bold" if found.excludes(0.0) else "dim"),
-            _figure(name, answer.predicted[name]),
-            " to ".join(_figure(name, end) for end in answer.bounds(name)),
+            Text(answer.too_few or _by(name, found.value) + interval, "bold" if found.excludes(0.0) else "dim"),
+            UNKNOWN if answer.too_few else _figure(name, answer.predicted[name]),
+            UNKNOWN if answer.too_few else " to ".join(_figure(name, end) for end in answer.bounds(name)),
         )
     console.print(table)
     for warning in _warnings(answer):

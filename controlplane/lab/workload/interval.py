@@ -3,6 +3,11 @@
 Seeds are few, three to ten: Student's t then, which widens as they get fewer. A bootstrap of so few values is too
 narrow, as it cannot draw what lies beyond them: of three seeds there are ten different resamples. It has its place
 where a run's programs are at hand to draw from, as in ``bench/ab``.
+
+No interval reaches where its figure cannot be. Of a ratio it is made on logarithms, where the ends are above 0
+(Bland and Altman, "The use of transformation when comparing two means", BMJ 312, 1996). A bootstrap's percentiles
+stay in the range of what is drawn (Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, ch. 13). That of
+a mean is symmetric, and is cut at the ends of the range (``Interval.within``).
 """
 
 import statistics
@@ -34,6 +39,17 @@ class Interval:
     def is_known(self) -> bool:
         """Whether there was more than one measurement."""
         return not isnan(self.low)
+
+    def within(self, low: float, high: float) -> "Interval":
+        """Cut at what is possible; as it is where it is not known."""
+        if not self.is_known:
+            return self
+        return Interval(value=self.value, low=max(self.low, low), high=min(self.high, high))
+
+    @property
+    def without_ends(self) -> "Interval":
+        """The figure alone, where too little was seen to say how sure it is."""
+        return Interval(value=self.value, low=nan, high=nan)
 
     def excludes(self, value: float) -> bool:
         """Whether the interval says that it is not this value; a single measurement never does."""

@@ -3,8 +3,9 @@
 import hashlib
 import subprocess
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from controlplane import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,10 +20,7 @@ def revision() -> str:
             described = ""
         if described:
             return described
-    try:
-        return version("penstock")
-    except PackageNotFoundError:
-        return ""
+    return __version__
 
 
 def code_digest(parts: Iterable[Path]) -> str:

@@ -105,7 +105,7 @@ def _signal(processes: list[psutil.Process], send: Callable[[psutil.Process], No
 
 
 class Containers:
-    """Docker's containers, through its client library (``pip install penstock[docker]``)."""
+    """Docker's containers, through its client library (``pip install penstock-agents[docker]``)."""
 
     def __init__(self, connect: Callable[[], Any] | None = None) -> None:
         self._connect = connect or _docker
@@ -124,7 +124,7 @@ class Containers:
         try:
             from docker.errors import APIError, DockerException, NotFound
         except ImportError as error:
-            raise ProviderError(f"{error}: pip install penstock[docker]") from error
+            raise ProviderError(f"{error}: pip install penstock-agents[docker]") from error
         try:
             self._client = self._client or self._connect()
             return question(self._client)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from made_up_runs import made_up_run
 from rich.console import Console
 
+from controlplane.lab.compare.beside import outcome, rows_beside
 from controlplane.lab.compare.rows import column_names, group_runs, lines, lower_is_better
 from controlplane.lab.compare.terminal import comparison_tables, print_comparison
 from controlplane.lab.compare.words import run_caveats, verdict
@@ -107,12 +108,39 @@ def test_a_table_that_is_too_wide_is_split_between_rates_and_between_runs() -> N
     assert len({table.row_count for table in (first, second, third)}) == 1
 
 
+def test_live_runs_stand_above_what_was_predicted_of_them_and_no_figure_is_cut() -> None:
+    live = [run for rate in (0.05, 0.12) for run in runs_at(rate, 12_345, 6_789)]
+    predicted = [run for rate in (0.05, 0.08, 0.12) for run in runs_at(rate, 10_000, 8_000)]
+    output = io.StringIO()
+    (table,) = comparison_tables(live, width=80, rows=rows_beside(predicted))
+    Console(file=output, width=80).print(table)
+    said = output.getvalue()
+    rows = {
+        label.strip(): cells for label, *cells in (line.strip("│").split("│") for line in said.splitlines()[4:])
+    }
+    assert len(rows) - 2 == 8, "the table's end and caption aside"
+    assert [cell.strip(" *") for cell in rows["mean JCT (s)"]] == ["12345.0", "6789.0"] * 2
+    assert [cell.strip(" *") for cell in rows["mean JCT vs fcfs, simulated"]] == ["1.00x", "0.80x"] * 2
+    assert "…" not in said
+    (alone,) = comparison_tables(live[:1], rows=rows_beside([]))
+    assert alone.row_count == 4, "neither a ratio nor what was predicted"
+
+
+def test_the_outcome_is_that_of_the_highest_rate_first() -> None:
+    first, second = outcome([*runs_at(0.05, 100, 110), *runs_at(0.12, 300, 150)])
+    assert first.startswith("At 0.12 programs/s a program takes 150 s with penstock and 300 s with fcfs")
+    assert "mean JCT 0.50x, better. Cache hit rate" in first
+    assert second == "At 0.05 programs/s: mean JCT 1.10x, NOT better."
+    assert outcome([made_up_run("fcfs", 0.1, slowdown=2, programs=3)]) == [], "the other one had no time to run"
+
+
 def test_the_printed_comparison_shows_ratio_verdict_and_marks() -> None:
     output = io.StringIO()
     print_comparison(runs_at(0.2, 300, 200), Console(file=output, width=120))
     text = output.getvalue()
     assert "0.67x *" in text
-    assert "0.2 programs/s" in text
+    assert "0.2/s" in text
+    assert "programs failed" not in text, "it would be a row of zeros"
     assert "lower mean JCT than fcfs at every load measured" in text
 
 

@@ -30,6 +30,18 @@ def test_it_stands_alone_shows_every_load_and_run_and_says_how_to_run_it_again(p
     assert "0.1.0" in page
 
 
+def test_what_was_predicted_stands_beside_the_runs() -> None:
+    runs = [made_up_run(preset, 0.05, slowdown=2, programs=5) for preset in ("fcfs", "penstock")]
+    more = [made_up_run(preset, 0.2, slowdown=3, programs=5) for preset in ("fcfs", "penstock")]
+    options = ReportOptions(outcome=["First.", "Then."], notes=["One seed."], predicted=[*runs, *more])
+    text = runs_html(runs, options)
+    assert '<p class="verdict">First. Then.</p>' in text
+    assert "<li>One seed.</li>" in text
+    assert text.count("penstock,<br>simulated") == 1, "a column"
+    assert text.count("penstock, simulated") == 1, "a line of the plot over rates"
+    assert text.count("Inside the runs") == 1, "only of what ran"
+
+
 def test_a_long_run_does_not_make_a_large_plot() -> None:
     run = made_up_run("mars", 0.05, slowdown=2, programs=200)
     assert len(run.series.t_ns) > 3000

@@ -1,6 +1,7 @@
 """What a sweep's rows say: intervals, paired ratios, who wins and who loses, and what a reader must know first."""
 
 import io
+from math import inf
 
 import pytest
 from rich.console import Console
@@ -94,6 +95,11 @@ def test_rows_of_other_parameters_are_left_out_and_told() -> None:
 def test_means_are_written_to_two_digits_of_their_interval(values: list[float], figure: str, text: str) -> None:
     assert plus_minus(mean_interval(values), figure) == text
     assert plus_minus(None, figure) == "–"
+
+
+def test_an_interval_is_cut_where_the_figure_cannot_be_and_then_both_ends_are_written() -> None:
+    assert plus_minus(mean_interval([1000.0, 2000.0]).within(0.0, inf), "ttft_p95_s") == "1,500 (0 to 7,853)"
+    assert plus_minus(mean_interval([0.9, 0.99]).within(0.0, 1.0), "cache_hit_ratio") == "94% (37 to 100)"
 
 
 def rows_with_a_loss() -> list[Row]:

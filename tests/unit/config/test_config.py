@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane import config
 from controlplane.config import Config, load, parse, show
+from controlplane.config.parse import mistakes
 from controlplane.core.model.errors import ConfigError, UnknownPolicy
 from controlplane.core.policies.admission.fixed import Fixed
 from controlplane.core.policies.presets import POLICIES, PRESETS
@@ -273,5 +274,7 @@ names = st.sampled_from(
 def test_no_value_of_any_type_escapes_the_checks(data: dict[str, Any]) -> None:
     try:
         assert_shown(parse(data))
+        assert mistakes(data) == []
     except ConfigError as error:
         assert str(error).startswith("$.")
+        assert str(mistakes(data)[0]) == str(error)

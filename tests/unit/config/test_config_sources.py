@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.commands import penstock
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
@@ -85,6 +86,39 @@ def test_every_value_knows_where_it_is_from(tmp_path: Path, monkeypatch: pytest.
     assert 'node = "environment"  # PENSTOCK_NODE\n' in shown
     assert f"beta = 0.6  # {path}:4\n" in shown
     assert "alpha = 1.0\n" in shown
+
+
+MISTAKEN = """\
+nod = "a"                 # did you mean 'node'
+preset = "penstok"        # did you mean 'penstock'
+beta = 0.5                # 'beta' belongs into [admission]
+[admission]
+policy = "aimed"          # did you mean 'aimd'
+[control.overload]
+kv_hi = 0.9               # did you mean 'kv_high'
+kv_low = 2                # expected 0 < kv_low <= 1
+[http]
+listen = "x"              # expected HOST:PORT or off
+[fleet]
+rank = "1"                # expected `int`, got `str`
+"""
+
+
+def test_all_mistakes_are_told_at_once_in_the_files_order(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.toml"
+    path.write_text(MISTAKEN)
+    wrong = {n: line.partition("# ")[2] for n, line in enumerate(MISTAKEN.splitlines(), 1) if "#" in line}
+    done = penstock("config", "check", str(path))
+    assert done.returncode == 1
+    head, *told = done.stderr.splitlines()
+    assert head == f"penstock: {path}: {len(wrong)} mistakes"
+    for line, (number, said) in zip(told, wrong.items(), strict=True):
+        assert line.startswith(f"{path}:{number}: $.")
+        assert said in line
+    path.write_text("[shadow]\npreset = 'marz'\n")
+    done = penstock("config", "check", str(path))
+    assert done.stderr.startswith(f"penstock: {path}:2: $.shadow.preset: ")
+    assert "did you mean 'mars'" in done.stderr
 
 
 def test_the_commented_configuration_reads_back_and_explains_every_key() -> None:

@@ -44,7 +44,7 @@ def test_a_slow_start_doubles_until_the_first_cut_and_never_again() -> None:
     policy = Aimd(slow_start=True)
     windows = run(policy, *[HEALTHY] * 3, KV, *[HEALTHY] * 2)
     assert [round(w.window, 2) for w in windows] == [8.0, 16.0, 32.0, 22.4, 23.4, 24.4]
-    assert windows[1].reason == "slack, never cut yet: x2"
+    assert windows[1].reason == "room, never cut yet: x2"
     assert run(Aimd(slow_start=True, window_max=20.0), *[HEALTHY] * 4)[-1].window == 20.0
 
 
@@ -52,7 +52,7 @@ def test_the_cpu_cap_clamps_what_is_returned_and_not_the_window() -> None:
     pressure = Pressure(cpus=4, tools_per_program=1.0, programs_active=8, cpu_overloaded=True)
     window = run(Aimd(), pressure)[-1]
     assert (window.limit, window.window) == (4, 8.0)
-    assert "W_cpu=4" in window.reason
+    assert "capped by the CPUs at 4" in window.reason
 
 
 PRINTED = Aimd(used_only=False, one_cut=False, evidence=False, forecast=False)

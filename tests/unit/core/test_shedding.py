@@ -40,7 +40,7 @@ def refused(driver: Driver) -> dict[str, cmd.Refuse]:
 def test_who_would_wait_too_long_is_told_so_within_a_control_interval() -> None:
     driver = crowded()
     for number in range(10):
-        ask(driver, f"new{number}", timeout_s=75)
+        ask(driver, f"new{number}", timeout_s=94)
     found = refused(driver)
     assert sorted(found) == [f"new{number}" for number in range(5, 10)]
     first = found["new5"]
@@ -56,7 +56,7 @@ def test_with_time_enough_all_may_wait_and_how_long_is_remembered() -> None:
     ask(driver, "a", timeout_s=600)
     ask(driver, "b", timeout_s=600)
     assert refused(driver) == {}
-    assert driver.program("a").urgent_at_ns == driver.now_ns + seconds(600 * 0.75)
+    assert driver.program("a").urgent_at_ns == driver.now_ns + seconds(600 * 0.6)
     promised = [driver.program(name).promised_ns / 1e9 for name in "ab"]
     assert promised == pytest.approx([EACH_S, 2 * EACH_S], rel=0.2)
     driver.wait(3)

@@ -83,7 +83,7 @@ def test_who_left_unserved_was_held_for_reasons_too(logged: Journalled) -> None:
     told = story(read_decisions(logged.path), "e")
     assert [(each.decision.kind, each.decision.reason) for each in told] == [("left", "client left")]
     text = "\n".join(lines(told))
-    assert "turns: e.1, held for 4.5s: 4.0s all slots are taken" in text
+    assert "turns: e.1, waited for 4.5s: 4.0s all slots are taken" in text
     for _ in range(2):
         logged.tick(1)
     assert not logged.driver.controller.holds.left
@@ -175,7 +175,7 @@ def test_two_daemons_tell_one_story_with_the_way_of_each_turn(tmp_path: Path) ->
     text = "\n".join(lines(told))
     assert [each.source for each in told] == ["fleet", "gpu7"]
     assert "  fleet  admit for" in text
-    assert "    turns: a.1, held for 3.0s" in text
+    assert "    turns: a.1, waited for 3.0s" in text
     (way,) = ways(told)
     assert way.startswith("turn a.1: waited 3.0s at fleet, then 1.0s at gpu7; on node/engine its turn began after")
 

@@ -1,6 +1,5 @@
 """What is wrong is the same in every view: each finding of the table is made to happen, and looked for in each."""
 
-import io
 import json
 import re
 import threading
@@ -16,7 +15,6 @@ import yaml
 from anyio import create_task_group, sleep, wait_all_tasks_blocked
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rich.console import Console
 from support import strangers
 from support.core_driver import Driver, fixed
 
@@ -35,15 +33,16 @@ from controlplane.daemon.status import health_watch
 from controlplane.daemon.status.health import RULES, DaemonHealth, Finding, Level, findings
 from controlplane.daemon.status.health_watch import LATELY_S, HealthWatch
 from controlplane.daemon.status.status import Refusal, Status, describe
+from controlplane.operate.deployment import FILES
 from controlplane.operate.doctor import of_status
 from controlplane.operate.tables import show_status
-from controlplane.operate.top import History, screen
+from controlplane.operate.top.screen import Look, Screen
 from controlplane.transport.listener import ListenerRow
 from controlplane.wire.control import METHODS, Fields
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "controlplane" / "daemon" / "api" / "page" / "page.js"
-ALERTS = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
+ALERTS = FILES / "prometheus" / "penstock.rules.yml"
 STRANGE = "".join(
     strangers.NAMES[case] for case in ("clear screen", "row", "right to left", "closing tag", "element")
 )
@@ -140,13 +139,11 @@ def test_each_finding_has_its_trouble_and_a_node_that_is_well_has_none() -> None
 
 def drawn(status: Status) -> str:
     """By ``penstock top``."""
-    console = Console(file=io.StringIO(), width=4000, height=40, force_terminal=False)
     listed = METHODS["ListPrograms"]
     programs = listed.decode_reply(listed.encode_reply(listing(Node().driver.ledger, 1)))
-    history = History()
-    history.add(asked(status))
-    console.print(screen(asked(status), programs, history, width=4000, height=40))
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+    screen = Screen()
+    screen.take(Look(status=asked(status), listed=programs))
+    return "\n".join(text for line in screen.lines(4000, 40) for text, _ in line)
 
 
 def measured(status: Status) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def test_they_are_summed_up_by_what_one_asks_for(judged: Journalled, by: str) ->
 
 def test_the_command_prints_a_table_and_json(judged: Journalled, tmp_path: Path) -> None:
     table = run("--state-dir", tmp_path)
+    assert "\nHolding a turn: too few to judge (1).\n" in table
     assert "computed again" in table
     assert "Contexts that were found without any decision are not in a decision log" in table
     told = json.loads(run("--state-dir", tmp_path, "--json", "--by", "cause"))
@@ -149,13 +150,19 @@ def test_what_a_daemon_did_not_see_to_its_end_is_unknown(judged: Journalled) -> 
     program.retained_until_ns = judged.driver.now_ns + seconds(60)
     judged.regrets.lead([program], judged.driver.now_ns)
     judged.turn("a", 4, tokens=1700)
-    (pin,) = [each for each in judged.regrets.view().latest if each.number == 0 and each.kind == "retain"]
+    latest = [each.verdict for each in judged.regrets.view().latest]
+    (pin,) = [each for each in latest if each.number == 0 and each.kind == "retain"]
     assert (pin.again_tokens, pin.cause) == (1610, Cause.PRESSURE)
 
 
 def test_the_page_is_told_kinds_and_the_latest_first(judged: Journalled) -> None:
     view = judged.regrets.view()
-    assert [each.kind for each in view.latest] == ["retain", "admit", "hold"]
+    assert [each.verdict.kind for each in view.latest] == ["retain", "admit", "hold"]
+    assert view.latest[0].happened.startswith("its context was missed")
+    assert [each.text for each in view.sentences] == [
+        "Holding a turn: too few to judge (1)",
+        "Pinning a context: too few to judge (1)",
+    ]
     assert {row.kind: row.again_tokens for row in view.kinds} == {"retain": 1000, "admit": 0, "hold": 0}
     assert view.regret_ratio >= 1.0
     assert view.again_tokens == 1000

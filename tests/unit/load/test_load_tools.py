@@ -11,7 +11,7 @@ from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.events import ToolEnded, ToolEnqueued, ToolStarted
 from controlplane.lab.load.burn import CpuBurner
 from controlplane.lab.load.clock import TraceClock
-from controlplane.lab.load.tools import CpuStorm, ToolOptions, ToolRunner
+from controlplane.lab.load.tools import ToolOptions, ToolRunner
 
 MS = 1_000_000
 
@@ -85,17 +85,9 @@ async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("tools", "storm"), [(3, None), (1, CpuStorm(start_s=0, end_s=60, factor=3))])
-async def test_tools_take_longer_when_they_contend_for_a_cpu_or_a_storm_does(
-    tools: int, storm: CpuStorm | None
-) -> None:
-    options = ToolOptions(cpu_ratio=1.0, cpu_workers=1, storm=storm)
-    assert (await run_tools(options, *[40 * MS] * tools))[-1].duration_ns >= 110 * MS
-
-
-def test_a_storm_has_a_beginning_and_an_end() -> None:
-    storm = CpuStorm(start_s=10, end_s=20, factor=4)
-    assert [storm.factor_at(t * 1_000_000_000) for t in (9, 10, 19, 20)] == [1, 4, 4, 1]
+async def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
+    options = ToolOptions(cpu_ratio=1.0, cpu_workers=1)
+    assert (await run_tools(options, *[40 * MS] * 3))[-1].duration_ns >= 110 * MS
 
 
 @pytest.mark.asyncio
@@ -115,7 +107,6 @@ async def test_dead_workers_do_not_fail_the_tool() -> None:
     [
         (lambda: ToolOptions(cpu_ratio=1.5), "expected 0 <= tools.cpu_ratio <= 1, got 1.5"),
         (lambda: ToolOptions(slots=-1), "expected 0 <= tools.slots, got -1"),
-        (lambda: CpuStorm(start_s=5, end_s=5, factor=2), "expected 5 < storm.end_s"),
     ],
 )
 def test_bad_options_are_refused(make: object, message: str) -> None:

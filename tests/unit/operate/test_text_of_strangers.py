@@ -18,7 +18,6 @@ import msgspec
 import pytest
 import structlog
 from hypothesis import given, settings
-from rich.console import Console
 from support import strangers
 from support.decisions import decided, ran
 from typer.testing import CliRunner
@@ -31,9 +30,11 @@ from controlplane.daemon.process import logs
 from controlplane.daemon.status.engines import EngineRow
 from controlplane.operate import shadow_report as shadow
 from controlplane.operate import tables
+from controlplane.operate.decisions import show_decisions
 from controlplane.operate.doctor import of_status
 from controlplane.operate.printing import echo, print_json
-from controlplane.operate.top import History, screen
+from controlplane.operate.top.app import strip
+from controlplane.operate.top.screen import Look, Screen
 from controlplane.wire.control import METHODS, Fields
 from controlplane.wire.decisions import Alternative, OutcomeRecord
 
@@ -85,9 +86,19 @@ PROGRAMS = {
 
 
 def top(name: str) -> None:
-    status, engines = reply("GetStatus", name), reply("ListEngines", name)
-    drawn = screen(status, reply("ListPrograms", name), History(), engines, width=100, height=40)
-    Console(width=100, height=40, file=sys.stdout).print(drawn)
+    """Each of its screens, drawn as Textual draws it."""
+    screen = Screen(contains=name, lost=name)
+    look = Look(
+        status=reply("GetStatus", name), listed=reply("ListPrograms", name), engines=reply("ListEngines", name)
+    )
+    screen.take(look)
+    screen.programs.move(1)
+    screen.lost = name
+    for panel in ("", "details", "keys"):
+        screen.panel = panel
+        for line in screen.lines(100, 60):
+            drawn = strip(line, 100)
+            assert drawn.cell_length == 100
 
 
 def doctor(name: str) -> None:
@@ -97,7 +108,7 @@ def doctor(name: str) -> None:
 
 def decision(name: str, *, as_json: bool) -> None:
     command = cmd.Place(command_id=1, program_id=name, replica=name, leaves=name, reason=name)
-    tables.show_decision(Fields(missed=0, at_ns=1, command=command), json=as_json)
+    show_decisions([Fields(missed=0, at_ns=1, command=command)], json=as_json)
 
 
 def promote(name: str) -> None:
@@ -252,7 +263,7 @@ def test_reports_of_the_laboratory_show_it_as_text(tmp_path: Path) -> None:
 
 def test_operators_commands_print_in_one_place() -> None:
     folder = Path(sys.modules["controlplane.operate.printing"].__file__ or "").parent
-    others = [file for file in folder.glob("*.py") if file.name not in ("printing.py", "top.py")]
+    others = [file for file in folder.rglob("*.py") if file.name != "printing.py"]
     assert [
         file.name for file in others if re.search(r"typer\.echo|\bprint\(|Console\(|sys\.stdout", file.read_text())
     ] == []

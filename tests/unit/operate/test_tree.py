@@ -97,9 +97,9 @@ def test_it_says_for_how_long_who_is_on_the_path_was_held() -> None:
     assert found is not None
     assert [each.held_ns / S for each in critical_path(found)] == [4, 9, 0, 0, 0, 0, 0]
     shown = list(lines(found))
-    assert shown[6] == "critical path: 30% root itself, the rest its sub-agents; 13% of it held at the gate"
-    assert shown[7] == "    at 0.0s for 10.0s (10%): root, held at the gate for 4.0s"
-    assert shown[8] == "    at 10.0s for 10.0s (10%): slow, held at the gate for 9.0s"
+    assert shown[6] == "critical path: 30% root itself, the rest its sub-agents; 13% of it waited at the gate"
+    assert shown[7] == "    at 0.0s for 10.0s (10%): root, waited at the gate for 4.0s"
+    assert shown[8] == "    at 10.0s for 10.0s (10%): slow, waited at the gate for 9.0s"
 
 
 def test_a_budget_is_told_with_what_was_had_of_it() -> None:

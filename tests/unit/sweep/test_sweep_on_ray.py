@@ -39,7 +39,7 @@ def ran(
 def test_results_are_those_of_local_processes_and_a_worker_that_dies_loses_its_cell_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray", reason="pip install 'penstock[ray]'")
+    pytest.importorskip("ray", reason="pip install 'penstock-agents[ray]'")
     monkeypatch.setenv("PYTHONPATH", str(Path(sweep_workers.__file__).parent), prepend=os.pathsep)
     with executor("local", 2, 9) as on:
         local = ran(tmp_path / "local.csv", on)

@@ -131,8 +131,37 @@ def test_no_interval_is_narrower_than_what_the_replay_is_off_by_or_than_the_mean
     for name in NAMES:
         mean, one, off = found.change[name], found.expected[name], abs(found.replay_error[name])
         assert one.value == mean.value
-        assert one.low <= min(mean.low, mean.value - off)
-        assert one.high >= max(mean.high, mean.value + off)
+        assert one.low <= mean.low
+        assert one.high >= mean.high
+        if name == "hit_rate":
+            measured = found.measured[name]
+            assert one.low <= max(mean.value - off, -measured)
+            assert one.high >= min(mean.value + off, 1 - measured)
+        else:  # a factor, as no time is below 0
+            assert one.low <= (1 + mean.value) / (1 + off) - 1
+            assert one.high >= (1 + mean.value) * (1 + off) - 1
+
+
+def test_no_interval_reaches_where_its_figure_cannot_be() -> None:
+    """A replay that is off by three times says nothing of a TTFT below 0, or of a hit rate above 1."""
+    found = answer("penstock", Question(preset="fcfs"))
+    for error in (3.0, -0.95):
+        errors = dict.fromkeys(NAMES, error)
+        runs = [outcome(10), outcome(20)]
+        one = expected(runs, runs, 1, changes(runs, runs, 1), errors, dict.fromkeys(NAMES, 0.5))
+        wide = replace(found, expected=one)
+        for name in NAMES:
+            low, high = wide.bounds(name)
+            assert 0 <= low <= high, name
+        assert wide.bounds("hit_rate")[1] <= 1
+
+
+def test_a_few_programs_are_not_judged() -> None:
+    found = answer("fcfs", Question(preset="penstock"))
+    few = replace(found, programs=(3, 3, 3))
+    assert shown(few).count("too few to judge (3 programs)") == len(NAMES)
+    assert few.to_json()["notes"][0] == "too few to judge (3 programs)"
+    assert "too few" not in shown(found)
 
 
 def outcome(jct_s: float) -> RunFigures:
@@ -159,10 +188,11 @@ def test_one_run_differs_by_more_than_the_mean_of_several() -> None:
     runs = [outcome(10), outcome(20)]
     mean = changes(runs, runs, 1)
     assert (mean["mean_jct_s"].low, mean["mean_jct_s"].high) == (0, 0)
-    one = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 0.0))
+    measured = dict.fromkeys(NAMES, 0.5)
+    one = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 0.0), measured)
     assert (one["mean_jct_s"].low, one["mean_jct_s"].high) == (-0.5, 1.0)
-    off = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 3.0))
-    assert (off["mean_jct_s"].low, off["mean_jct_s"].high) == (-3.0, 3.0)
+    off = expected(runs, runs, 1, mean, dict.fromkeys(NAMES, 3.0), measured)
+    assert (off["mean_jct_s"].low, off["mean_jct_s"].high) == (-0.75, 3.0)
 
 
 def test_a_figure_that_the_replay_misses_is_said_to_be_so() -> None:

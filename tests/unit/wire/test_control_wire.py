@@ -22,7 +22,7 @@ def test_every_method_of_the_service_is_served() -> None:
     served = {name.replace("_", "") for name in vars(ControlApi) if not name.startswith("_")}
     assert {name.lower() for name in METHODS} == served
     assert METHODS["Hold"].path == "/penstock.v1.Control/Hold"
-    assert [name for name, method in METHODS.items() if method.streams] == ["WatchStatus", "WatchDecisions"]
+    assert [name for name, method in METHODS.items() if method.streams] == ["WatchDecisions"]
 
 
 def test_records_have_the_fields_of_their_messages() -> None:

@@ -55,7 +55,7 @@ class Aimd:
     def update(
         self, state: SteppedWindow, facts: Estimates, pressure: Pressure, now_ns: int
     ) -> tuple[SteppedWindow, Window]:
-        why, window = "held", min(self.window_max, max(self.window_min, state.window))
+        why, window = "as it was", min(self.window_max, max(self.window_min, state.window))
         if window != state.window:  # the bounds were changed while it ran
             state, why = replace(state, window=window), "within its new bounds"
         interval_ends_ns = pressure.interval_ends_ns
@@ -68,7 +68,7 @@ class Aimd:
         cpu = cpu_cap(pressure, always=not self.evidence)
         kv = NO_CAP if self.forecast else kv_cap(pressure, self.kv_soft)
         limit = max(1, min(floor(state.window), cpu, kv))  # line 19
-        why = f"{why}; W_cpu={cpu}" if cpu < NO_CAP else why
+        why = f"{why}; capped by the CPUs at {cpu}" if cpu < NO_CAP else why
         decided = Window(limit=limit, window=state.window, reason=why, strict=self.strict)
         if not pressure.kv_total_blocks or not self.forecast:
             return state, decided  # nothing is known of the pool, or it is in W_kv
@@ -96,9 +96,9 @@ class Aimd:
                 return window, f"{sides} overloaded: the last cut has yet to tell"
             return max(self.window_min, window * self.beta), f"{sides} overloaded: x{self.beta:g}"
         if not pressure.kv_has_slack:
-            return window, "no slack"
+            return window, "no room to grow"
         if self.used_only and pressure.programs_active < floor(window):  # ours: see the module's docstring
-            return window, "not used"
+            return window, "programs do not fill it"
         if self.slow_start and not state.was_cut:
-            return min(self.window_max, window * 2), "slack, never cut yet: x2"
-        return min(self.window_max, window + self.alpha), f"slack: +{self.alpha:g}"
+            return min(self.window_max, window * 2), "room, never cut yet: x2"
+        return min(self.window_max, window + self.alpha), f"room: +{self.alpha:g}"

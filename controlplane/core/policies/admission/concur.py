@@ -44,7 +44,7 @@ class Concur:
     def update(
         self, state: SteppedWindow, facts: Estimates, pressure: Pressure, now_ns: int
     ) -> tuple[SteppedWindow, Window]:
-        window, why = min(self.window_max, max(self.window_min, state.window)), "held"
+        window, why = min(self.window_max, max(self.window_min, state.window)), "as it was"
         if state.interval_ends_ns not in (NEVER, pressure.interval_ends_ns):
             window, why = self._step(window, facts.hit_ratio, pressure)
         state = SteppedWindow(window=window, interval_ends_ns=pressure.interval_ends_ns)

@@ -6,12 +6,9 @@
   const LEFT_PX = 76, RIGHT_PX = 12, LANE_PX = 16, BAR_PX = 11, MOST_LANES = 4;
   const FETCH_MS = 1000;
   const box = byId("program");
-  let name = "", told = null, tag = "", askedAt = 0, asking = false, view = null, failed = "";
-  let clock = { now: 0, at: 0, rate: 1 };
+  let name = "", told = null, tag = "", askedAt = 0, asking = false, view = null, failed = "", listed = [];
 
   // Where we are
-
-  function address(id) { return `#program=${encodeURIComponent(id)}`; }
 
   function follow() {
     const wanted = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("program") ?? "";
@@ -27,6 +24,7 @@
   async function ask() {
     if (!name || asking) return;
     const asked = name;
+    let changed = false;
     asking = true;
     askedAt = Date.now();
     try {
@@ -36,17 +34,17 @@
       tag = answer.headers.get("ETag") ?? "";
       failed = found.error ?? "";
       told = failed ? null : found;
-      if (answer.status !== 304) show();
+      changed = answer.status !== 304;
     } catch { /* the page says that the daemon does not answer */ } finally {
       asking = false;
       if (asked !== name) ask();
     }
+    if (changed) show();
   }
 
   window.addEventListener("hashchange", follow);
   window.addEventListener("told", ({ detail }) => {
-    const now = detail.status.now_ns, at = performance.now(), passed = at - clock.at;
-    if (passed > 200) clock = { now, at, rate: clock.now ? Math.max(0, (now - clock.now) / 1e6 / passed) : 1 };
+    listed = detail.listing.programs;
     if (!reached) { reached = true; arrive(); }
     if (!name || document.hidden) return;
     if (Date.now() - askedAt >= FETCH_MS) ask();
@@ -62,24 +60,19 @@
   // An alert leads to a part of the page, which may be hidden until the daemon has told what is in it.
   let reached = false;
 
-  function arrive() { if (!name && location.hash.length > 1) document.getElementById(location.hash.slice(1))?.scrollIntoView(); }
+  function arrive() {
+    const part = !name && location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    part?.closest("details")?.setAttribute("open", "");
+    part?.scrollIntoView();
+  }
 
   // Words
 
-  const nowNs = () => clock.now ? clock.now + clock.rate * 1e6 * (performance.now() - clock.at) : told?.seen_ns ?? 0;
-  const endNs = () => told.ended_ns || Math.max(told.seen_ns, nowNs());
+  const endNs = () => told.ended_ns || Math.max(told.seen_ns, clock.nowNs && nowNs());
   const since = (ns) => duration(ns - told.began_ns) || "0.0s";
   const span = (from, to) => duration(to - from) || "0.0s";
-  const seconds = (s) => `${s.toFixed(2)}s`;
   const net = (verdict) => verdict.gain_s - verdict.cost_s;
   const verdicts = () => told.decisions.flatMap((each) => each.verdicts);
-
-  function link(id) {
-    const made = tell("a", id);
-    made.href = address(id);
-    made.dataset.program = id;
-    return made;
-  }
 
   function heading() {
     const head = tell("h2", "");
@@ -95,8 +88,8 @@
     const age = span(told.began_ns, endNs());
     const seen = told.ended_ns ? `ended after ${age}` : `${age} so far, heard of ${span(told.seen_ns, nowNs())} ago`;
     line.append(`${told.turn_count.toLocaleString()} turns, ${seen}`);
-    if (told.parent_id) line.append("; sub-agent of ", link(told.parent_id));
-    const waits = present.programs.find((each) => each.program_id === name)?.waits_for;
+    if (told.parent_id) line.append("; sub-agent of ", programLink(told.parent_id));
+    const waits = listed.find((each) => each.program_id === name)?.waits_for;
     if (waits && !told.ended_ns) line.append(`; waits: ${waits}`);
     return line;
   }
@@ -105,8 +98,8 @@
     const all = verdicts(), sum = (field) => all.reduce((total, each) => total + each[field], 0);
     if (!all.length) return "No verdict yet: what a decision cost is known once its program comes back, or ends";
     const again = sum("again_tokens"), held = sum("held_token_s"), waited = sum("wait_s");
-    const parts = [`${again.toLocaleString()} tokens computed again`, `${waited.toFixed(1)}s of waiting`, `${Math.round(held).toLocaleString()} token-seconds of memory held`];
-    return `Its ${all.length} verdicts: ${signedSeconds(sum("gain_s") - sum("cost_s"))} (gained ${seconds(sum("gain_s"))}, cost ${seconds(sum("cost_s"))}); ${parts.join(", ")}`;
+    const parts = [`${again.toLocaleString()} tokens computed again`, `${amount(waited)} of waiting`, `${Math.round(held).toLocaleString()} token-seconds of memory`];
+    return `Its ${all.length} verdicts: gained ${amount(sum("gain_s"))}, cost ${amount(sum("cost_s"))}; ${parts.join(", ")}`;
   }
 
   // The time line
@@ -134,7 +127,7 @@
     const first = turn.first_token_ns || end, ran = Math.min(first, went + turn.launch_delay_ns);
     const cached = turn.prompt_tokens ? `, ${turn.cached_tokens.toLocaleString()} of ${turn.prompt_tokens.toLocaleString()} prompt tokens found` : "";
     return [
-      ["held", turn.queued_ns || went, went, "held at the gate"],
+      ["held", turn.queued_ns || went, went, "waits at the gate"],
       ["launch", turn.submitted_ns || ran, ran, "waits in the engine"],
       ["prefill", ran, first, `prefill${cached}`],
       ["reasoning", first, end, `replies, ${turn.output_tokens.toLocaleString()} tokens${turn.end ? `; ${turn.end}` : ""}`],
@@ -194,7 +187,7 @@
       if (!visible(each.at_ns, each.at_ns)) return;
       const sum = each.verdicts.reduce((total, verdict) => total + net(verdict), 0);
       const words = each.verdicts.map((verdict) => `${signedSeconds(net(verdict))}: ${verdict.happened}`).join("; ") || "no verdict yet";
-      const mark = shape("circle", { cx: x(each.at_ns).toFixed(1), cy: tops.marks + 6, r: 4.5, class: each.verdicts.length ? sum < -0.005 ? "loss" : sum > 0.005 ? "gain" : "even" : "open" }, `${each.kind.replaceAll("_", " ")} at ${since(each.at_ns)}${each.reason ? `: ${each.reason}` : ""} (${words})`);
+      const mark = shape("circle", { cx: x(each.at_ns).toFixed(1), cy: tops.marks + 6, r: 4.5, class: each.verdicts.length ? sum < -0.005 ? "loss" : sum > 0.005 ? "gain" : "even" : "open" }, `${kindOf(each.kind)} at ${since(each.at_ns)}${each.reason ? `: ${each.reason}` : ""} (${words})`);
       mark.addEventListener("click", () => point(index));
       parts.push(mark);
     });
@@ -265,14 +258,15 @@
 
   function legend() {
     const line = tell("p", "", "legend");
-    for (const [className, text] of [["held", "held"], ["launch", "waits in the engine"], ["prefill", "prefill"], ["reasoning", "replies"], ["acting", "tool"], ["pinned-bar", "pinned"], ["gain", "decision that gained"], ["loss", "that lost"], ["open", "not judged yet"]]) line.append(tell("i", "", className), text);
+    for (const [className, text] of [["held", "waits at the gate"], ["launch", "waits in the engine"], ["prefill", "prefill"], ["reasoning", "replies"], ["acting", "tool"], ["pinned-bar", "pinned"], ["gain", "decision that gained"], ["loss", "that lost"], ["open", "not judged yet"]]) line.append(tell("i", "", className), text);
     return line;
   }
 
   // Tables
 
-  function table(head, rows, className = "") {
-    const made = tell("table", "", className), top = tell("tr", ""), body = tell("tbody", "");
+  function table(id, head, rows) {
+    const made = tell("table", ""), top = tell("tr", ""), body = tell("tbody", "");
+    made.id = id;
     top.append(...head.map((text) => tell("th", text)));
     made.appendChild(tell("thead", "")).append(top);
     body.append(...rows);
@@ -280,23 +274,27 @@
     return made;
   }
 
+  // Of texts, of cells, and of texts with what they are sorted by.
   function cells(texts) {
     const line = tell("tr", "");
-    line.append(...texts.map((text) => text instanceof Node ? text : tell("td", text)));
+    line.append(...texts.map((text) => text instanceof Node ? text : cell(...[text].flat())));
     return line;
   }
+
+  const count = (value) => [value.toLocaleString(), value];
+  const lasted = (from, to) => [span(from, to), to - from];
 
   function decisionRows() {
     return told.decisions.flatMap((each, index) => {
       const said = each.verdicts.length ? each.verdicts : [null];
       return said.map((verdict, place) => {
         const why = tell("td", place ? "" : each.reason + (each.rejected ? ` (rejected: ${each.rejected})` : ""), "words");
-        const kind = place ? "" : each.kind.replaceAll("_", " ") + (each.until_ns ? ` for ${span(each.at_ns, each.until_ns)}` : "");
-        const on = verdict && verdict.kind !== each.kind ? `${verdict.kind}: ` : "";
+        const kind = place ? "" : kindOf(each.kind) + (each.until_ns ? ` for ${span(each.at_ns, each.until_ns)}` : "");
+        const on = verdict && verdict.kind !== each.kind ? `${kindOf(verdict.kind)}: ` : "";
         const happened = tell("td", verdict ? `${on}${verdict.happened}${verdict.estimated ? " (estimated)" : ""}` : "", "words");
-        const row = cells([place ? "" : since(each.at_ns), kind, why, happened,
-          verdict?.again_tokens ? verdict.again_tokens.toLocaleString() : "", verdict ? tokenSeconds(verdict) : "", verdict ? seconds(verdict.cost_s) : "", verdict ? seconds(verdict.gain_s) : "",
-          tell("td", verdict ? signedSeconds(net(verdict)) : "", verdict && net(verdict) < -0.005 ? "loss" : "")]);
+        const row = cells([[place ? "" : since(each.at_ns), each.at_ns], [kind, each.kind], why, happened,
+          verdict?.again_tokens ? count(verdict.again_tokens) : "", verdict ? tokenSeconds(verdict) : "", ...verdict ? [[amount(verdict.cost_s), verdict.cost_s], [amount(verdict.gain_s), verdict.gain_s]] : ["", ""],
+          verdict ? cell(signedSeconds(net(verdict)), net(verdict), net(verdict) < -0.005 ? "loss" : "") : ""]);
         if (!place) row.dataset.decision = index;
         return row;
       });
@@ -305,18 +303,24 @@
 
   function tokenSeconds(verdict) {
     const held = Math.round(verdict.held_token_s), freed = Math.round(verdict.freed_token_s);
-    return held ? `${held.toLocaleString()} held` : freed ? `${freed.toLocaleString()} freed` : "";
+    return held ? `${held.toLocaleString()} kept` : freed ? `${freed.toLocaleString()} freed` : "";
   }
 
   function turnRows() {
-    return told.turns.map((turn, index) => cells([told.turn_count - told.turns.length + index + 1, since(turn.queued_ns || turn.submitted_ns || turn.ended_ns),
-      turn.queued_ns ? span(turn.queued_ns, turn.submitted_ns || turn.ended_ns || nowNs()) : "", turn.launch_delay_ns ? duration(turn.launch_delay_ns) : "",
-      turn.first_token_ns && turn.submitted_ns ? span(turn.submitted_ns, turn.first_token_ns) : "", turn.ended_ns ? span(turn.submitted_ns || turn.queued_ns || turn.ended_ns, turn.ended_ns) : "",
-      turn.prompt_tokens.toLocaleString(), turn.cached_tokens.toLocaleString(), turn.output_tokens.toLocaleString(), turn.engine, turn.end])).reverse();
+    return told.turns.map((turn, index) => {
+      const at = turn.queued_ns || turn.submitted_ns || turn.ended_ns, left = turn.submitted_ns || turn.ended_ns || nowNs();
+      return cells([told.turn_count - told.turns.length + index + 1, [since(at), at],
+        turn.queued_ns ? lasted(turn.queued_ns, left) : "", turn.launch_delay_ns ? [duration(turn.launch_delay_ns), turn.launch_delay_ns] : "",
+        turn.first_token_ns && turn.submitted_ns ? lasted(turn.submitted_ns, turn.first_token_ns) : "", turn.ended_ns ? lasted(turn.submitted_ns || turn.queued_ns || turn.ended_ns, turn.ended_ns) : "",
+        count(turn.prompt_tokens), count(turn.cached_tokens), count(turn.output_tokens), turn.engine, turn.end]);
+    }).reverse();
   }
 
   function toolRows() {
-    return told.tools.map((tool) => cells([tool.tool, since(tool.asked_ns || tool.started_ns), tool.asked_ns && tool.started_ns ? span(tool.asked_ns, tool.started_ns) : "", tool.started_ns ? span(tool.started_ns, tool.ended_ns || nowNs()) : "", tool.ok ? tool.ended_ns ? "" : "runs" : "failed"])).reverse();
+    return told.tools.map((tool) => {
+      const at = tool.asked_ns || tool.started_ns;
+      return cells([tool.tool, [since(at), at], tool.asked_ns && tool.started_ns ? lasted(tool.asked_ns, tool.started_ns) : "", tool.started_ns ? lasted(tool.started_ns, tool.ended_ns || nowNs()) : "", tool.ok ? tool.ended_ns ? "" : "runs" : "failed"]);
+    }).reverse();
   }
 
   function folded(title, made, open = false) {
@@ -337,7 +341,7 @@
     const rows = told.tree.map((each) => {
       const who = tell("td", ""), bar = tell("td", "", "tree-bar");
       who.style.paddingLeft = `${each.depth * 1.2}rem`;
-      who.append(each.program_id === name ? tell("b", each.program_id) : link(each.program_id));
+      who.append(each.program_id === name ? tell("b", each.program_id) : programLink(each.program_id));
       const svg = shape("svg", { viewBox: "0 0 1000 12", preserveAspectRatio: "none", role: "img", "aria-label": `at ${duration(each.began_ns - from) || "0s"} for ${span(each.began_ns, ended(each))}` });
       const part = (className, begin, end, y, height) => svg.append(shape("rect", { x: 1000 * (begin - from) / (to - from), width: Math.max(2, 1000 * (end - begin) / (to - from)), y, height, class: className }));
       part(each.ended_ns ? "ran" : "ran runs", each.began_ns, ended(each), 3, 6);
@@ -346,7 +350,9 @@
       return cells([who, bar, span(each.began_ns, ended(each)) + (each.ended_ns ? "" : " so far"), each.own_path_ns ? `${duration(each.own_path_ns)} (${percent(each.own_path_ns / whole)})` : "", each.turns]);
     });
     const made = tell("div", "");
-    made.append(tell("h3", "Tree"), table(["program", "when", "for", "on the critical path", "turns"], rows, "tree"));
+    const scroll = tell("div", "", "scroll-x");
+    scroll.append(table("tree", ["program", "when", "for", "on the critical path", "turns"], rows));
+    made.append(tell("h3", "Tree"), scroll);
     if (told.tree_left_out) made.append(tell("p", `${told.tree_left_out} more programs of this tree are not shown`));
     return made;
   }
@@ -358,19 +364,19 @@
     const first = !box.querySelector("svg.line"), scrolled = box.querySelector(".scroll")?.scrollTop ?? 0;
     const kept = box.querySelector("svg.line") ?? board(), controls = box.querySelector(".buttons") ?? buttons();
     const folds = [
-      folded(`Decisions (${told.decisions.length})`, table(["at", "decision", "why", "what came of it", "computed again", "token-seconds", "cost", "gain", "net"], decisionRows()), first || unfolded.has("Decisions")),
-      folded(`Turns (${told.turns.length})`, table(["turn", "at", "held", "waits", "to first token", "in the engine", "prompt", "found", "output", "engine", "end"], turnRows()), unfolded.has("Turns")),
-      folded(`Tools (${told.tools.length})`, table(["tool", "at", "waited", "for", "end"], toolRows()), unfolded.has("Tools")),
+      folded(`Decisions (${told.decisions.length})`, table("decision-table", ["at", "decision", "why", "what came of it", "computed again", "token-seconds", "cost", "gain", "net"], decisionRows()), first || unfolded.has("Decisions")),
+      folded(`Turns (${told.turns.length})`, table("turn-table", ["turn", "at", "at the gate", "in its queue", "to first token", "in the engine", "prompt", "found", "output", "engine", "end"], turnRows()), unfolded.has("Turns")),
+      folded(`Tools (${told.tools.length})`, table("tool-table", ["tool", "at", "waited", "for", "end"], toolRows()), unfolded.has("Tools")),
     ];
     const rest = tell("p", "", "rest");
     if (told.left_out) rest.append(`${told.left_out.toLocaleString()} earlier turns, tool calls and decisions made room for others. `);
     const command = tell("code", `penstock explain ${/^[\w.\/:-]+$/.test(name) ? name : `'${name.replaceAll("'", `'\\''`)}'`}`);
     rest.append("The rule and the numbers behind each decision: ", command);
     box.replaceChildren(heading(), summary(), tell("p", account(), "account"), legend(), kept, controls, ...(told.tree.length ? [tree()] : []), ...folds, rest);
+    for (const made of folds) sortable(made.querySelector("table"));
     box.querySelector(".scroll").scrollTop = scrolled;
     draw();
   }
 
-  window.programLink = link;
   follow();
 })();

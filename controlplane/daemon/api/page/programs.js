@@ -56,29 +56,28 @@
   byId("page-back").addEventListener("click", () => turn(search.value ? Math.max(1, page - 1) : page - 1));
   byId("page-on").addEventListener("click", () => turn(page + 1));
 
-  // Rows stay where they are while their cells change: what is pointed at, or has the keyboard's focus, keeps it.
+  // A row is changed, not made anew: what is pointed at, or has the keyboard's focus, stays.
   function rows(programs) {
     const had = new Map([...body.children].map((line) => [line.dataset.of, line]));
-    programs.forEach((program, index) => {
-      const line = row(program, had.get(program.program_id));
-      had.delete(program.program_id);
-      if (body.children[index] !== line) body.insertBefore(line, body.children[index] ?? null);
-    });
-    for (const line of had.values()) line.remove();
+    arrange(body, programs.map((program) => row(program, had.get(program.program_id))));
   }
 
   function row(program, had) {
-    const place = program.queue_position ? ` #${program.queue_position}` : "";
-    const cells = [program.held_by_operator ? " (held)" : "", program.status + place, program.phase, program.tool, program.turns, program.context_tokens.toLocaleString(), program.kv_tier, duration(program.idle_ns), duration(program.hold_ns), duration(program.retained_ns), program.replica, program.moves || ""];
+    const status = PHASES[program.status] ?? program.status, lasting = (ns) => [duration(ns), ns || ""];
+    const cells = [
+      [program.held_by_operator ? " (on hold)" : "", program.program_id], [status + (program.queue_position ? ` #${program.queue_position}` : ""), program.queue_position ? program.queue_position : status],
+      [PHASES[program.phase] ?? program.phase], [program.tool], [program.turns], [program.context_tokens.toLocaleString(), program.context_tokens], [program.kv_tier],
+      lasting(program.idle_ns), lasting(program.hold_ns), lasting(program.retained_ns), [program.replica], [program.moves || ""],
+    ];
     const line = had ?? tell("tr", "");
     if (!had) {
       line.dataset.of = program.program_id;
-      line.append(...cells.map((_, index) => tell("td", "", index > 9 ? "of-several" : "")));
-      line.firstChild.append(programLink(program.program_id), "");
+      line.append(named([programLink(program.program_id), ""], program.program_id), ...cells.slice(1).map((_, index) => tell("td", "", index > 8 ? "of-several" : "")));
     }
-    cells.forEach((text, index) => {
-      const shown = index ? line.children[index] : line.firstChild.lastChild;
+    cells.forEach(([text, value = text], index) => {
+      const shown = index ? line.children[index] : line.firstChild.firstChild.lastChild;
       if (shown.textContent !== `${text}`) shown.textContent = text;
+      line.children[index].dataset.value = value;
     });
     line.children[2].className = program.phase;
     return line;

@@ -1,0 +1,1 @@
+"""``penstock demo``: the whole loop on one machine, shown and measured, beside what the simulator says of it."""
