@@ -157,6 +157,8 @@ def compose(folder: Path) -> None:
     deploy, services = folder / "deploy", ("nats", "penstock", "sglang", "prometheus")
     shutil.rmtree(deploy, ignore_errors=True)
     shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("*.env", "roles.conf"))
+    (folder / "controlplane").unlink(missing_ok=True)
+    (folder / "controlplane").symlink_to(ROOT / "controlplane")  # where the file has rules and dashboard from
     users = "bus config --node local --url nats://nats:4222 --folder /bus"
     note(podman("run", "--rm", "-u=0", f"-v={deploy}/compose/bus:/bus", DAEMON, *users.split()))
     file = deploy / "compose" / "compose.yaml"
