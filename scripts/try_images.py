@@ -5,6 +5,7 @@
 Needs root, debootstrap and podman with crun, netavark and aardvark-dns (all Debian's), podman-compose (PyPI's),
 3 GB and ten minutes. It asks no registry: a Debian with its own Python stands in for the base image, the engine
 double for SGLang, programs of this machine for NATS and Prometheus. The folder is kept: it is a store of images.
+Where control groups are hybrid crun refuses; run it in `unshare -m` after `umount /sys/fs/cgroup/unified`.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -61,7 +63,8 @@ def own_store(folder: Path) -> None:
     storage, containers = folder / "storage.conf", folder / "containers.conf"
     storage.write_text(f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n')
     containers.write_text(
-        f'[containers]\ndefault_ulimits = ["nofile={files}:{files}"]\n[network]\nnetwork_backend = "netavark"\n'
+        f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]\n'
+        '[network]\nnetwork_backend = "netavark"\n'
     )
     os.environ |= {"CONTAINERS_STORAGE_CONF": str(storage), "CONTAINERS_CONF": str(containers), "MODEL": "m"}
 
@@ -154,6 +157,8 @@ def compose(folder: Path) -> None:
     deploy, services = folder / "deploy", ("nats", "penstock", "sglang", "prometheus")
     shutil.rmtree(deploy, ignore_errors=True)
     shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("*.env", "roles.conf"))
+    (folder / "controlplane").unlink(missing_ok=True)
+    (folder / "controlplane").symlink_to(ROOT / "controlplane")  # where the file has rules and dashboard from
     users = "bus config --node local --url nats://nats:4222 --folder /bus"
     note(podman("run", "--rm", "-u=0", f"-v={deploy}/compose/bus:/bus", DAEMON, *users.split()))
     file = deploy / "compose" / "compose.yaml"
@@ -216,6 +221,8 @@ def main() -> int:
         raise SystemExit(f"needs root, and {' and '.join(missing) or 'nothing else'}")
     folder.mkdir(exist_ok=True)
     own_store(folder)
+    for left in ("rm -fi tried", "pod rm -fi gpu-0", "volume rm -f tried gpu state-gpu-0"):
+        subprocess.run(["podman", *left.split()], capture_output=True, check=False)  # by a run that failed
     build(folder)
     alone()
     compose(folder)
