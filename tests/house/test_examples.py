@@ -186,6 +186,7 @@ def run_corners(spec: SweepSpec) -> None:
         ("all-presets", 100 * len(PRESETS)),
         ("any-mix", 36_450),
         ("any-mix-small", 1_440),
+        ("held-out", 216),
         ("ablations", 540),
         ("placement", 80),
         ("fleet", 32),
