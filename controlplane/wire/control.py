@@ -7,7 +7,7 @@ client's reply are ``Fields``, plain objects with one attribute a field.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +72,7 @@ class _Field:
     is_command: bool
 
 
-@cache
+@lru_cache(maxsize=256)  # kinds of messages, of which there are fewer
 def _fields_of(kind: Descriptor) -> tuple[_Field, ...]:
     return tuple(
         _Field(
