@@ -129,4 +129,4 @@ def test_no_client_of_ours_takes_a_proxy_to_this_machine(
         found = penstock(*command)
         assert found.returncode == 0, found.stderr
     found = penstock("doctor", *node, "--engine", url)
-    assert "governed, 0 turns held" in found.stdout, found.stdout
+    assert "governed, 0 turns waiting" in found.stdout, found.stdout

@@ -309,7 +309,7 @@ def test_where_to_run_is_checked() -> None:
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'penstock\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'penstock-agents\[ray\]'"):
         executor("ray", 1, 1)
 
 
