@@ -154,8 +154,11 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
         with connect(api or _listens_at(config), node, state_dir, within_s=_TIMEOUT_S) as client:
             status = client.call("GetStatus")
     except ControlPlaneError as error:
-        if process := holder(node, state_dir):
+        process = holder(node, state_dir)
+        if process and str(error) == frozen(process):
             yield bad("daemon", "it is there, and does not answer", frozen(process))
+        elif process:
+            yield bad("daemon", str(error), "ask again, and look at its log where it stays so")
         else:
             yield bad("daemon", str(error), f"start `penstock up --node {node}`, or look at its log")
         return
