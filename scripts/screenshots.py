@@ -29,7 +29,7 @@ SCALE = "20"
 WARM_UP_S = 90.0
 LOOKS_S = 3.0
 SIZE = (80, 24)  # as a terminal opens
-LOAD = "penstock replay synthetic:swe-bench -n 400 --arrival poisson:0.15 --scale-tools 4 --tokens-per-word 64"
+LOAD = "penstock replay synthetic:swe-bench -n 800 --arrival poisson:0.22 --scale-tools 4 --tokens-per-word 64"
 ENGINE = "penstock engine-double --pool-tokens 120000 --tokens-per-word 64"
 
 

@@ -86,7 +86,7 @@ function words({ status, time_scale: scale }) {
   byId("node").textContent = status.node;
   document.title = `${p.programs_active} active, ${p.queue_length} waiting: ${status.node}`;
   const lead = status.stands_by ? "stands by: another daemon leads; " : status.fence ? `leads, by lease ${status.fence}; ` : "";
-  const fast = scale === 1 ? "" : `; its clock runs ${scale} times as fast, and but for the plots' axes times are by it`;
+  const fast = scale === 1 ? "" : `; its clock runs ${scale} times as fast, which counts but for the plots' axes`;
   byId("summary").textContent = `${lead}preset ${status.preset}, configuration ${config.version}; ${p.programs_active} programs active, ${p.queue_length} waiting, ${status.programs} known${fast}`;
   byId("warnings").textContent = status.findings.map((each) => `${phrase(each.name)}: ${each.found}`).join("; ");
   byId("window-reason").textContent = `${w.limit || "no limit"}: ${w.reason}`;
