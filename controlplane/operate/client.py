@@ -82,6 +82,16 @@ _SENTENCES: dict[grpc.StatusCode, tuple[type[ControlPlaneError], str]] = {
 """What a person is told of each status that gRPC knows."""
 
 
+class DaemonFrozen(EngineUnavailable):
+    """The daemon is there and does nothing; the text says what to do about it."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(
+            f"process {process} is the daemon, and is frozen or hangs: `kill -CONT {process}` lets it go on if it "
+            f"was stopped; else `kill -KILL {process}` and start it again, which loses nothing"
+        )
+
+
 class ControlClient:
     """A client over one channel. Requests and replies have the fields of ``proto/penstock/v1/control.proto``."""
 
@@ -105,18 +115,19 @@ class ControlClient:
             return answer.result()  # type: ignore[no-any-return]
 
     def _wait_for(self, answer: Any) -> None:
-        """Wait as long as the daemon does anything. Raises ``EngineUnavailable`` after a while if it is frozen.
+        """Wait as long as the daemon does anything. Raises ``DaemonFrozen`` after a while if it is.
 
         Of one elsewhere, as long as there is a connection to it.
         """
         used_s = -1.0
         if not self._process:
+            wait_s = min(_CONNECTED_WITHIN_S, self._within_s - _LOOK_S)
             try:
-                answer.exception(timeout=min(_CONNECTED_WITHIN_S, self._within_s - _LOOK_S))
+                answer.exception(timeout=wait_s)
             except grpc.FutureTimeoutError:
                 if not self._is_connected():
                     answer.cancel()
-                    what = f"no daemon answers at {self.address}: no connection within {_CONNECTED_WITHIN_S:g} s"
+                    what = f"no daemon answers at {self.address}: no connection within {wait_s:g} s"
                     raise EngineUnavailable(
                         f"{what}. See whether it listens there, and whether it speaks TLS"
                     ) from None
@@ -130,7 +141,7 @@ class ControlClient:
                     return  # the connection tells
                 if state in _STOPPED or (state in _SLEEPS and used_s == before_s):
                     answer.cancel()
-                    raise EngineUnavailable(frozen(self._process)) from None
+                    raise DaemonFrozen(self._process) from None
 
     def _is_connected(self) -> bool:
         """Asked only where a connection takes long: gRPC's watcher trips over a channel that closes meanwhile."""
@@ -184,14 +195,6 @@ def _of_process(process: int) -> tuple[float, str]:
         return sum(found.cpu_times()[:2]), found.status()
     except psutil.Error:
         return 0.0, psutil.STATUS_DEAD
-
-
-def frozen(process: int) -> str:
-    """What to do about a daemon that is there and does not answer."""
-    return (
-        f"process {process} is the daemon, and is frozen or hangs: `kill -CONT {process}` lets it go on if it was "
-        f"stopped; else `kill -KILL {process}` and start it again, which loses nothing"
-    )
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from controlplane.daemon.process.host_probe import pressure_file, usable_cpus
 from controlplane.daemon.process.instance_lock import holder
 from controlplane.eventloop import run
 from controlplane.operate.bus_check import check_bus
-from controlplane.operate.client import connect, frozen
+from controlplane.operate.client import DaemonFrozen, connect
 from controlplane.operate.finding import Finding, bad, look, ok
 from controlplane.operate.tables import kv_line, title
 from controlplane.transport.endpoint import default_state_dir, socket_path
@@ -153,14 +153,14 @@ def _daemon(config: Config, state_dir: Path, api: str | None) -> Iterator[Findin
     try:
         with connect(api or _listens_at(config), node, state_dir, within_s=_TIMEOUT_S) as client:
             status = client.call("GetStatus")
+    except DaemonFrozen as error:
+        yield bad("daemon", "it is there, and does not answer", str(error))
+        return
     except ControlPlaneError as error:
-        process = holder(node, state_dir)
-        if process and str(error) == frozen(process):
-            yield bad("daemon", "it is there, and does not answer", frozen(process))
-        elif process:
-            yield bad("daemon", str(error), "ask again, and look at its log where it stays so")
-        else:
-            yield bad("daemon", str(error), f"start `penstock up --node {node}`, or look at its log")
+        advice = f"start `penstock up --node {node}`, or look at its log"
+        if holder(node, state_dir):
+            advice = "ask again, and look at its log where it stays so"
+        yield bad("daemon", str(error), advice)
         return
     found = f"preset {status.preset}, configuration {status.config.version}, {status.programs} programs"
     yield ok("daemon", found)

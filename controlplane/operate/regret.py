@@ -10,13 +10,13 @@ from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.core.regret import (
     KINDS,
     NO_DECISION,
-    WHOEVER_WAITS,
     Least,
     Sums,
     Total,
     Verdict,
     amount,
     net,
+    note_on,
     sentences,
     total_of,
 )
@@ -241,8 +241,8 @@ def notes(regret: Regret) -> Iterator[str]:
     """Both sides of each kind in a sentence, and what to know before one believes the table."""
     said = sentences(regret.sums)
     yield from (f"{each.text}." for each in said)
-    if any(each.about == "waiting" and each.net_s < 0 for each in said):
-        yield WHOEVER_WAITS
+    if note := note_on(said):
+        yield note
     yield (
         "Times are the engine's: a prefill's, or a full pool's. Regret: what gaps between turns cost, over what "
         "they would have cost whoever knew how long each lasts; 1 is the least."

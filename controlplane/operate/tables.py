@@ -8,7 +8,7 @@ from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
 
 _PERCENT = "{:.0%}".format
-PHASES = {"held": "waiting"}  # "on hold" is what an operator holds: a person reads one word for each
+_PHASES = {"held": "waiting"}  # "on hold" is what an operator holds: a person reads one word for each
 _FEWEST_FORECASTS = 20  # programs that ended, from which errors of forecasts say something
 _MOST_MOVES = 10  # the latest, below the engines
 
@@ -46,6 +46,11 @@ def window_words(limit: int, window: float) -> str:
     if not limit:
         return "no limit"
     return f"{limit} of {window:.1f}" if limit < floor(window) else str(limit)
+
+
+def phase_word(phase: str) -> str:
+    """A phase as a person reads it."""
+    return _PHASES.get(phase, phase)
 
 
 def finding_line(finding: Fields) -> str:
@@ -249,7 +254,7 @@ def are_several(programs: Sequence[Fields]) -> bool:
 PROGRAM_CELLS: dict[str, Callable[[Fields], str]] = {
     "program": lambda row: row.program_id + (" (on hold)" if row.held_by_operator else ""),
     "status": lambda row: row.status + (f" #{row.queue_position}" if row.queue_position else ""),
-    "phase": lambda row: PHASES.get(row.phase, row.phase),
+    "phase": lambda row: phase_word(row.phase),
     "tool": lambda row: row.tool,
     "turns": lambda row: str(row.turns),
     "tokens": lambda row: f"{row.context_tokens:,}",

@@ -1,7 +1,7 @@
 """What each decision cost and brought: the regret ledger and its verdicts."""
 
 from controlplane.core.regret.hindsight import Hindsight, Least
-from controlplane.core.regret.sentences import LEAST_JUDGED, WHOEVER_WAITS, Sentence, amount, judged, net, sentences
+from controlplane.core.regret.sentences import LEAST_JUDGED, Sentence, amount, judged, net, note_on, sentences
 from controlplane.core.regret.sums import Sums, Total, total_of
 from controlplane.core.regret.tracker import RegretLedger
 from controlplane.core.regret.verdict import KINDS, NO_DECISION, Cause, Outcome, Verdict
@@ -10,7 +10,6 @@ __all__ = [
     "KINDS",
     "LEAST_JUDGED",
     "NO_DECISION",
-    "WHOEVER_WAITS",
     "Cause",
     "Hindsight",
     "Least",
@@ -23,6 +22,7 @@ __all__ = [
     "amount",
     "judged",
     "net",
+    "note_on",
     "sentences",
     "total_of",
 ]

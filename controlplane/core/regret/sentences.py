@@ -14,11 +14,10 @@ LEAST_JUDGED = 20  # fewer are an accident
 _OPEN = {Outcome.REJECTED, Outcome.UNKNOWN}  # nothing shows what came of the decision
 _LEAST_S = 0.05  # less is no side that one would name
 
-WHOEVER_WAITS = (
+_WHOEVER_WAITS = (
     "Where more is asked for than the engine can run somebody waits, gate or none: only penstock what-if or a "
     "shadow tells whether another setting would do better."
 )
-"""What to know before one takes the net of waiting for a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +107,11 @@ def sentences(sums: Sums) -> list[Sentence]:
         lost = f"{amount(missed.cost_s)} of recomputing in all: {missed.again_tokens:,} tokens"
         found.append(Sentence(about="undecided", text=f"Leaving {of} alone cost {lost}", judged=missed.count))
     return found
+
+
+def note_on(said: Iterable[Sentence]) -> str:
+    """What to know before one takes the net of waiting for a loss; empty where it is none."""
+    return _WHOEVER_WAITS if any(each.about == "waiting" and each.net_s < 0 for each in said) else ""
 
 
 def _sentence(kind: _Kind, sums: Sums) -> Sentence:

@@ -211,9 +211,10 @@ class HttpServer:
         daemon, now_s = self._daemon, time.monotonic()
         if not self._latest or now_s - self._latest_s >= daemon.status_every_s / 2:
             controller = daemon.controller
+            at_ms, every_s = round(time.time() * 1000), self._every_s
             content = {
-                "every_s": self._every_s,
-                "at_ms": round(time.time() * 1000),
+                "every_s": every_s,
+                "at_ms": at_ms,
                 "time_scale": daemon.clock.scale,
                 "status": daemon.status(),
                 "listing": listing(
@@ -221,7 +222,7 @@ class HttpServer:
                 ),
                 "engines": engine_listing(list(daemon.engines()), daemon.moves, most=_MOST_ENGINES),
                 "regret": self._regret(),
-                "samples": self._samples.since(round((time.time() - 2 * self._every_s - 1) * 1000)),
+                "samples": self._samples.since(at_ms - round(1000 * (2 * every_s + 1))),
             }
             self._latest = msgspec.json.encode(content)
             self._latest_s = now_s

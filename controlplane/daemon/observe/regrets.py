@@ -9,12 +9,12 @@ from controlplane.core.model.events import Event
 from controlplane.core.model.types import Program
 from controlplane.core.regret import (
     LEAST_JUDGED,
-    WHOEVER_WAITS,
     RegretLedger,
     Sentence,
     Sums,
     Verdict,
     judged,
+    note_on,
     sentences,
 )
 from controlplane.core.regret.descriptions import what_happened
@@ -114,7 +114,7 @@ class Regrets:
             again_tokens=sums.all.again_tokens,
             pins_lost=sums.pins_lost,
             sentences=said,
-            note=WHOEVER_WAITS if any(each.about == "waiting" and each.net_s < 0 for each in said) else "",
+            note=note_on(said),
             least_judged=LEAST_JUDGED,
             kinds=sorted(rows.values(), key=lambda row: -row.count),
             latest=[Latest(verdict=each, happened=what_happened(each)) for each in reversed(self._latest)],

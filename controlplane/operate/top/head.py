@@ -7,12 +7,12 @@ from rich.cells import cell_len
 from controlplane.operate.printing import duration
 from controlplane.operate.tables import (
     ENGINE_CELLS,
-    PHASES,
     engines_line,
     finding_line,
     has_engines,
     kv_parts,
     lead_line,
+    phase_word,
     tools_parts,
 )
 from controlplane.operate.top.columns import BOTH, HEAD_STYLE, Column, Layout
@@ -127,7 +127,7 @@ def _refused(status: Fields, history: History, width: int) -> tuple[str, str]:
 def _phases(phases: Sequence[Fields], width: int) -> Line:
     spans: list[tuple[str, str]] = []
     for each in phases:
-        words = f"{each.programs:,} {PHASES.get(each.phase, each.phase)}"
+        words = f"{each.programs:,} {phase_word(each.phase)}"
         words += f" ({each.context_tokens:,} tokens)" if each.programs and width >= 120 else ""
         spans.append((words + "   ", PHASE_STYLE.get(each.phase, "")))
     return tuple(spans)

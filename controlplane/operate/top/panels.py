@@ -1,7 +1,7 @@
 """What takes the place of the programs: all that is known of one, and the keys."""
 
 from controlplane.operate.printing import duration
-from controlplane.operate.tables import PHASES, PROGRAM_CELLS
+from controlplane.operate.tables import PROGRAM_CELLS, phase_word
 from controlplane.operate.top.lines import Line, padded, wrapped
 from controlplane.operate.top.programs import PHASE_STYLE
 from controlplane.wire.control import Fields
@@ -11,7 +11,7 @@ DETAILS_FOOTER = "Esc back  ↑↓ the next program  q quit"
 FILTER_FOOTER = "Enter show programs with this in their id, tenant, engine or tool  Esc back"
 KEYS_FOOTER = "Esc back  q quit"
 _LABEL = 16
-_STYLES = {PHASES.get(phase, phase): style for phase, style in PHASE_STYLE.items()}
+_STYLES = {phase_word(phase): style for phase, style in PHASE_STYLE.items()}
 _KEYS = (
     ("q, Ctrl-C", "quit"),
     ("↑ ↓ PgUp PgDn", "select a program, which then stays on its line (Home, End, too)"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.operate.tables import PHASES, PROGRAM_CELLS
+from controlplane.operate.tables import PROGRAM_CELLS, phase_word
 from controlplane.operate.top.columns import BEGIN, BOTH, HEAD_STYLE, Column, Layout
 from controlplane.operate.top.lines import Line
 from controlplane.wire.control import Fields
@@ -34,7 +34,7 @@ _COLUMNS = (
     _ProgramColumn(name="program", rank=0, value=lambda row: row.program_id, least=20),
     _ProgramColumn(name="tenant", rank=9, value=lambda row: row.tenant, least=8, several=True),
     _ProgramColumn(name="status", rank=1, value=lambda row: (row.status, row.queue_position)),
-    _ProgramColumn(name="phase", rank=2, value=lambda row: PHASES.get(row.phase, row.phase)),
+    _ProgramColumn(name="phase", rank=2, value=lambda row: phase_word(row.phase)),
     _ProgramColumn(name="tool", rank=7, value=lambda row: row.tool, least=8),
     _ProgramColumn(name="turns", rank=3, value=lambda row: row.turns, number=True),
     _ProgramColumn(name="tokens", rank=4, value=lambda row: row.context_tokens, number=True),
