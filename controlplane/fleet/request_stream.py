@@ -25,6 +25,7 @@ from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
 from controlplane.gate.requests import (
     GATED_METHODS,
+    HEALTH_PATH,
     HOLD_HEADER,
     TURN_HEADER,
     count_of,
@@ -76,6 +77,7 @@ class PickerContext:
     paths: frozenset[str]
     now_ns: Callable[[], int]
     continuity: Continuity | None = None
+    health: Callable[[], object] | None = None  # what the health page shows; None: engines have their own
     counters: PickerCounters = field(default_factory=PickerCounters)
     awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
     bodies: Bodies = field(init=False)
@@ -167,6 +169,8 @@ class RequestStream:
 
     async def _decide(self, request: Request) -> None:
         """Say where the request goes, once it may. Raises ``_Answered`` if it goes nowhere."""
+        if self._picker.health is not None and request.method == "GET" and request.path == HEALTH_PATH:
+            await self._answer(HTTPStatus.OK, self._picker.health(), {})
         try:
             ticket = await self._ticket_of(request)
         except BadIdentity as bad:
@@ -364,7 +368,7 @@ class RequestStream:
         await self._answer(status, problem(request.path, status, code, message), headers)
 
     async def _answer(self, status: int, content: object, headers: Mapping[str, str]) -> NoReturn:
-        self._picker.counters.refused += 1
+        self._picker.counters.refused += status >= HTTPStatus.BAD_REQUEST
         await self._context.write(messages.answer_at_once(status, content, headers, _REFUSED))
         raise _Answered
 

@@ -25,6 +25,7 @@ from controlplane.daemon.bus.nats_server import binary
 from controlplane.daemon.process.host_probe import pressure_file, usable_cpus
 from controlplane.daemon.process.instance_lock import holder
 from controlplane.eventloop import run
+from controlplane.gate.requests import HEALTH_PATH
 from controlplane.operate.bus_check import check_bus
 from controlplane.operate.client import DaemonFrozen, connect
 from controlplane.operate.finding import Finding, bad, look, ok
@@ -187,7 +188,7 @@ def _listens_at(config: Config) -> str | None:
 
 
 def _engine(url: str) -> Iterator[Finding]:
-    page = f"{url.rstrip('/')}/penstock/health"
+    page = f"{url.rstrip('/')}{HEALTH_PATH}"
     try:
         with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
