@@ -15,7 +15,7 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import CommandRejected
+from controlplane.core.model.events import NO_PLUGIN, CommandRejected
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
 from controlplane.daemon.process.tasks import Tasks
@@ -25,7 +25,7 @@ from controlplane.fleet.checkup import Checkup
 from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
-from controlplane.fleet.pluginless import NO_PLUGIN, PluginlessEngines
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
 from controlplane.gate import Continuity, GateLimits
@@ -68,6 +68,7 @@ class OutsidePicker:
             name=f"{options.node}-gate",
             continuity=Continuity(),
             health_page=self.health,
+            names_in_request_id=self._names_in_request_id,
         )
         self.checkup = Checkup(self.roster, self.pluginless, on_change=_stands)
 
@@ -104,6 +105,10 @@ class OutsidePicker:
             "engine": self.pluginless.health().get(self._place, self.checkup.health().get(self._place)),
             "emitter": stats,
         }
+
+    def _names_in_request_id(self) -> bool:
+        """Whether that is the only way to tell a scheduler whose turn it is: its front end drops ours."""
+        return self.server is not None and bool(self.server.front_end)
 
     @property
     def _engine(self) -> Engine:

@@ -23,6 +23,7 @@ from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
+from controlplane.gate.request_ids import REQUEST_ID_HEADER, Carried, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
     HEALTH_PATH,
@@ -77,6 +78,7 @@ class PickerContext:
     paths: frozenset[str]
     now_ns: Callable[[], int]
     continuity: Continuity | None = None
+    names_in_request_id: Callable[[], bool] = lambda: False
     health: Callable[[], object] | None = None  # what the health page shows; None: engines have their own
     counters: PickerCounters = field(default_factory=PickerCounters)
     awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
@@ -195,6 +197,10 @@ class RequestStream:
             PROGRAM_HEADER: ticket.program_id,
             HOLD_HEADER: hold_ms(entered.hold_ns),
         }
+        if self._picker.names_in_request_id():
+            carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
+            client_own = request.header(REQUEST_ID_HEADER.encode())
+            own[REQUEST_ID_HEADER] = request_id_with(carried, client_own)
         await self._send_on(request, engines, own)
 
     async def _ticket_of(self, request: Request) -> Ticket | None:

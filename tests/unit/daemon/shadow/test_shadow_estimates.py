@@ -128,9 +128,7 @@ async def test_the_process_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> 
     with begun(text) as daemon:
         assert daemon.stdout is not None
         child = int(daemon.stdout.readline())
-        await eventually(
-            lambda: now(b"/what_if_double.py" in command_of(child).split(b"exec_bound")[0]), what="it"
-        )
+        await eventually(lambda: now(b"/what_if_double.py" in command_of(child).split(b"exec_bound")[0]), what="it")
         daemon.kill()
     await eventually(lambda: now(not command_of(child)), what="end of it")
 
