@@ -402,11 +402,13 @@ class RequestStream:
         """Follow a turn that was sent on, by what a filter behind the asking one shows; it waits for no reply."""
         turn: ActiveTurn | None = None
         try:
-            while message is not grpc.aio.EOF and (turn is None or not turn.is_complete):
+            while message is not grpc.aio.EOF:
                 if message.WhichOneof("request") == "request_headers":
                     turn = self._picker.awaiting.take(messages.turn_named(message))
                 else:
                     self._follow(message, turn)
+                if turn is not None and turn.is_complete:
+                    return  # Envoy's filter goes later: nothing is worth waiting for
                 message = await self._context.read()
         finally:
             if turn is not None:
