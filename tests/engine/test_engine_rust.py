@@ -1,0 +1,70 @@
+"""vLLM behind its front end in Rust: nothing of the plugin is in its HTTP process, and its scheduler obeys alone.
+
+What a gate would hold passes at once; a gate outside names turns in their requests' ids.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import test_engine_events
+import test_engine_policies
+import test_engine_retention
+from engine_scene import FCFS, Bus, Scene, play
+from engine_server import EngineServer, Launch
+from engine_versions import on
+from vllm_server import RustFrontEnd
+
+from controlplane.core.model.events import TurnEnded, TurnSubmitted
+from controlplane.gate.request_ids import Carried, request_id_with
+from controlplane.gate.requests import new_turn_id
+
+pytestmark = on("vllm")
+
+
+@pytest.fixture(scope="module")
+def rust_engine(launch: Launch, engine_env: Path) -> Iterator[EngineServer]:
+    (packages,) = engine_env.glob("lib/python*/site-packages")
+    if not (binary := packages / "vllm" / "vllm-rs").exists():
+        pytest.skip(f"no {binary}: scripts/engine_env.py --version vllm takes it from the wheel for GPUs")
+    yield from launch("rust", server_class=RustFrontEnd)
+
+
+@pytest.mark.parametrize(
+    "as_with_a_gate",
+    [
+        test_engine_retention.test_who_is_retained_hits_where_others_miss,
+        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
+        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
+        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
+        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
+        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_what_the_scheduler_alone_can_do_it_does(
+    as_with_a_gate: Callable[[EngineServer, Bus], None], rust_engine: EngineServer, bus: Bus
+) -> None:
+    as_with_a_gate(rust_engine, bus)
+
+
+def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        for path, asks in (
+            ("chat/completions", {"messages": [{"role": "user", "content": "w1"}]}),
+            ("completions", {"prompt": "w1"}),
+        ):
+            carried = Carried(
+                turn_id=new_turn_id(), program_id=f"\N{LATIN SMALL LETTER U WITH DIAERESIS}ber {path}"
+            )
+            claims = {"session_id": "other", "request_id": "other", "vllm_xargs": {"penstock": {"program_id": "x"}}}
+            body = {"model": "tiny", "max_tokens": 2, **asks, **claims}
+            reply = await scene.post(f"/v1/{path}", body, x_request_id=request_id_with(carried, "mine"))
+            assert reply.status == 200
+            ended = await scene.until(TurnEnded, turn_id=carried.turn_id)
+            assert ended.program_id == carried.program_id
+        assert (await scene.chat("named", "w2", vllm_xargs={"penstock": {"program_id": "x"}})).status == 200
+        await scene.until(TurnEnded, program_id="named")
+        assert not [event for event in scene.heard(TurnSubmitted) if event.program_id in ("other", "x")]
+
+    play(story, rust_engine, bus, FCFS)
