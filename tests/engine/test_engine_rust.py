@@ -3,6 +3,8 @@
 What a gate would hold passes at once; a gate outside names turns in their requests' ids.
 """
 
+import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 import test_engine_events
 import test_engine_policies
 import test_engine_retention
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, NODE, TIMEOUT_S, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
+from support.daemon_process import eventually
 from vllm_server import RustFrontEnd
 
 from controlplane.core.model.events import TurnEnded, TurnSubmitted
@@ -46,6 +49,31 @@ def test_what_the_scheduler_alone_can_do_it_does(
     as_with_a_gate: Callable[[EngineServer, Bus], None], rust_engine: EngineServer, bus: Bus
 ) -> None:
     as_with_a_gate(rust_engine, bus)
+
+
+def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:
+    daemon = bus.daemon()
+
+    def doctor() -> dict[str, dict[str, str]]:
+        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", rust_engine.url, "--json")
+        return {finding["what"]: finding for finding in json.loads(said.stdout)}
+
+    async def story(scene: Scene) -> None:
+        await scene.chat("unasked", "w1")
+
+        async def noted() -> bool:
+            return "no gate" in await asyncio.to_thread(doctor)
+
+        await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
+        found = await asyncio.to_thread(doctor)
+        place = f"{NODE}/engine-{rust_engine.port}"
+        assert found["no gate"]["found"].startswith(f"no gate is before {place}: ")
+        assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")
+        assert "vLLM's Rust front end has no place for one" in found["gate"]["found"]
+        assert found["scheduler"]["found"].startswith(f"at work (events, pins, order): {place}, heard ")
+
+    play(story, rust_engine, bus)
+    assert "penstock: no gate in this server: vLLM's Rust front end has no place" in rust_engine.log
 
 
 def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: EngineServer, bus: Bus) -> None:
