@@ -6,21 +6,26 @@ What a gate would hold passes at once; a gate outside names turns in their reque
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import pytest
 import test_engine_events
 import test_engine_policies
 import test_engine_retention
-from engine_scene import FCFS, NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import FCFS, NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
-from support.daemon_process import eventually
+from support.daemon_process import eventually, run_python
+from support.ports import free_port
+from tiny_model import words
 from vllm_server import RustFrontEnd
 
-from controlplane.core.model.events import TurnEnded, TurnSubmitted
+from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
 from controlplane.gate.request_ids import Carried, request_id_with
 from controlplane.gate.requests import new_turn_id
+from controlplane.transport.endpoint import Endpoint, write_endpoint
 
 pytestmark = on("vllm")
 
@@ -96,3 +101,56 @@ def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: En
         assert not [event for event in scene.heard(TurnSubmitted) if event.program_id in ("other", "x")]
 
     play(story, rust_engine, bus, FCFS)
+
+
+@contextmanager
+def gate_outside(engine: EngineServer, state_dir: Path, log: Path) -> Iterator[str]:
+    """``penstock gate`` with the real Envoy, on the node of a daemon that runs: where it listens."""
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--upstream", engine.url, "--listen", url.rpartition("/")[2], "--node", NODE)
+    process = run_python(log, "-m", "controlplane", "gate", *options, "--state-dir", str(state_dir))
+    try:
+        yield url
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+async def knows_both(scene: Scene, log: Path) -> None:
+    """Return once the gate outside hears the daemon, and knows that the scheduler obeys."""
+
+    async def look() -> bool:
+        with suppress(aiohttp.ClientError, AssertionError):
+            health = await scene.penstock()
+            return bool(health["mode"] == "governed" and "obeys" in health["outside"]["scheduler"])
+        return False
+
+    try:
+        await eventually(look, what="a gate that knows daemon and scheduler", timeout_s=TIMEOUT_S)
+    except AssertionError:
+        raise AssertionError(log.read_text()[-2000:]) from None
+
+
+def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
+    rust_engine: EngineServer, bus: Bus, tmp_path: Path
+) -> None:
+    """Before a daemon that gives out one slot."""
+    daemon, log = bus.daemon(WINDOW_OF_ONE), tmp_path / "gate.log"
+    write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
+
+    async def story(scene: Scene) -> None:
+        with gate_outside(rust_engine, daemon.folder, log) as scene.url:
+            await knows_both(scene, log)
+            claims = {"session_id": "other", "is_last_step": True}
+            asked = scene.chat("first", words(9300, 60), output_tokens=200, **claims)
+            first = asyncio.ensure_future(asked)
+            await scene.until(TurnSubmitted, program_id="first")
+            second = await scene.chat("second", words(9301, 60), stream=True, is_last_step=True)
+            assert (second.status, (await first).status) == (200, 200)
+            queued = await scene.until(TurnQueued, program_id="second")
+            await scene.until(TurnEnded, program_id="second", turn_id=queued.turn_id)
+            (begun,) = scene.heard(TurnSubmitted, program_id="second")
+            assert place_of(begun.publisher) == f"{NODE}/engine-{rust_engine.port}", "nobody else tells of it"
+            assert begun.at_ns > (await scene.until(TurnEnded, program_id="first")).at_ns, "it was held"
+
+    play(story, rust_engine, bus)
