@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine_server import ROOT, STARTUP, EngineServer
+from tiny_model import write_tiny_model
 
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
 NAME = Path(__file__).parent / "vllm_name"
+MOE = Path(__file__).parent / "vllm_moe"
 PATH = f"{ROOT}:{STARTUP}:{ASYNC}"
 
 _ENVIRONMENT = {
@@ -53,6 +55,17 @@ class VllmServer(EngineServer):
 
     def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_ENVIRONMENT, "PYTHONPATH": PATH, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
+
+
+class Experts(VllmServer):
+    """The same with a mixture of experts, whose data-parallel ranks take each step together."""
+
+    def _launch(self, model: Path) -> list[str]:
+        return super()._launch(write_tiny_model(self.folder / "experts", head_dim=32, experts=True))
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        own = super()._own_variables((*plugins, "penstock_moe"))
+        return {**own, "PYTHONPATH": f"{PATH}:{MOE}"}
 
 
 class ServeCommand(VllmServer):

@@ -16,7 +16,7 @@ from engine_hooks.vllm import plugin
 from engine_hooks.vllm.carrier import Carry
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
-from engine_hooks.vllm.verify import RUST_VARIABLE, main, unproven_engine, unproven_server
+from engine_hooks.vllm.verify import RUST_VARIABLE, main, ranks_of, unproven_engine, unproven_server
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
@@ -204,22 +204,27 @@ def test_where_prefill_and_decoding_are_apart_it_is_passive_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "ranks", "told"),
     [
-        ({}, ""),
-        ({"data_parallel_backend": "mp", "data_parallel_size_local": 2}, ""),
-        ({"data_parallel_external_lb": True}, "external_lb"),
-        ({"data_parallel_hybrid_lb": True}, "hybrid_lb"),
-        ({"data_parallel_rank": 0}, "one rank"),
-        ({"data_parallel_size_local": 1}, "several hosts"),
-        ({"data_parallel_backend": "ray"}, "backend ray"),
-        ({"enable_elastic_ep": True}, "come and go"),
+        ({}, 4, ""),
+        ({"data_parallel_backend": "mp", "data_parallel_size_local": 4}, 4, ""),
+        ({"data_parallel_external_lb": True, "data_parallel_size_local": 1}, 1, ""),  # others choose the server
+        ({"data_parallel_rank": 0}, 1, ""),
+        ({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}, 2, ""),
+        ({"data_parallel_start_rank": 0, "data_parallel_size_local": 2}, 2, ""),
+        ({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 1}, 1, ""),
+        ({"data_parallel_size_local": 1}, 4, "several hosts"),
+        ({"data_parallel_backend": "ray"}, 4, "backend ray"),
+        ({"enable_elastic_ep": True}, 4, "come and go"),
     ],
 )
-def test_ranks_are_chosen_where_the_server_starts_them_all(more: dict[str, Any], told: str) -> None:
-    because = unproven_server(SimpleNamespace(data_parallel_size=2, **more))
+def test_ranks_are_chosen_where_the_server_starts_those_that_it_has(
+    more: dict[str, Any], ranks: int, told: str
+) -> None:
+    because = unproven_server(args := SimpleNamespace(data_parallel_size=4, **more))
     assert bool(because) is bool(told)
     assert told in because
+    assert ranks_of(args) == ranks
     assert unproven_server(SimpleNamespace(data_parallel_size=1, **more)) == ""
 
 

@@ -334,12 +334,12 @@ def test_pins_end_at_their_deadlines_however_many_commands_fail(
 @pytest.mark.parametrize(
     ("sizes", "variables", "why"),
     [
-        ({"data_parallel_size": 2}, {}, "data_parallel_size=2"),
+        ({"elastic": True}, {}, "come and go"),
         ({}, {PORT_VARIABLE: ""}, "no HTTP server"),
     ],
 )
 def test_where_it_cannot_work_it_is_passive_and_says_why(
-    sent: list[Event], monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], variables: dict[str, str], why: str
+    sent: list[Event], monkeypatch: pytest.MonkeyPatch, sizes: dict[str, Any], variables: dict[str, str], why: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -350,7 +350,7 @@ def test_where_it_cannot_work_it_is_passive_and_says_why(
 
 
 def test_a_rank_tells_in_its_own_name(sent: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that steps alone is told of no other: how many there are the server says, and which it is its index."""
+    """One that steps alone is told of no other: its server says how many there are, and vLLM which it is."""
     assert Engine(sent).attached.emitter.publisher.startswith("local/engine-8000/")
     monkeypatch.setenv(RANKS_VARIABLE, "2")
     engine = Engine(sent)

@@ -149,7 +149,7 @@ class SchedulerDouble:
         self,
         blocks: int = 16,
         groups: int = 1,
-        data_parallel_size: int = 1,
+        elastic: bool = False,
         manager: type = FullAttentionManager,
     ) -> None:
         self.calls: list[Any] = []
@@ -162,7 +162,7 @@ class SchedulerDouble:
         self.kv_cache_config = SimpleNamespace(kv_cache_groups=[object()] * groups)
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=None,
-            parallel_config=SimpleNamespace(data_parallel_size=data_parallel_size, data_parallel_index=1),
+            parallel_config=SimpleNamespace(enable_elastic_ep=elastic, data_parallel_rank_local=1),
         )
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []
