@@ -15,6 +15,12 @@ def gate(
     pool_tokens: Annotated[
         int, typer.Option(min=0, help="Tokens that its KV memory holds, where its metrics page does not tell.")
     ] = 0,
+    slot_save_path: Annotated[
+        str, typer.Option(help="llama.cpp's own --slot-save-path: contexts are demoted to files there.")
+    ] = "",
+    slot_save_gib: Annotated[
+        float, typer.Option(min=0, help="What those files may take together; the oldest go first.")
+    ] = 8.0,
     config: ConfigFile = None,
     preset: PresetName = None,
     node: Node = None,
@@ -50,6 +56,8 @@ def gate(
         state_dir=state_dir or "",
         nats_url=nats or "",
         pool_tokens=pool_tokens,
+        slot_save_path=slot_save_path,
+        slot_save_bytes=int(slot_save_gib * (1 << 30)),
         time_scale=time_scale,
         log_level=log_level,
     )

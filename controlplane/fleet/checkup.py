@@ -123,7 +123,8 @@ class Checkup:
                 page = read_page(text)
             except ValueError as error:
                 seen.problem = f"its metrics page makes no sense: {error}"
-        self._pluginless.sampled(engine, page)
+        api = self._pluginless.api_of(engine)
+        self._pluginless.sampled(engine, page, await api.sample() if api is not None else None)
 
     def _is_due(self, engine: Engine, seen: _Seen, now_ns: int) -> bool:
         if seen.health_ns is None or seen.failures or engine.standing is Standing.GONE:

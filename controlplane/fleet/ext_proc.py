@@ -17,10 +17,12 @@ from controlplane.daemon.process.logs import logger
 from controlplane.fleet.active_turn import Turns
 from controlplane.fleet.choice import Choice
 from controlplane.fleet.messages import SERVICE, ProcessingRequest, ProcessingResponse
-from controlplane.fleet.request_stream import PickerContext, PickerCounters, RequestStream
-from controlplane.fleet.roster import Roster
+from controlplane.fleet.picker_context import PickerContext, PickerCounters
+from controlplane.fleet.request_stream import RequestStream
+from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.watchdog import Watchdog
 from controlplane.gate.continuity import Continuity
+from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.gate import Gate
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import GATED_PATHS
@@ -50,7 +52,8 @@ class PickerServer:
     the loop did not turn the process ends, as its held turns are asked for elsewhere only then; 0: never. With
     ``credentials`` it speaks TLS: Envoy sends it whole requests, with what authorizes them. ``health_page``: what
     it answers to ``GET /penstock/health``, where engines have no such page; ``names_in_request_id``: whether a
-    request's id carries its turn's and program's, too (``gate.request_ids``).
+    request's id carries its turn's and program's, too (``gate.request_ids``); ``engine_api``: what makes an engine
+    without a plugin obey, where there is such.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class PickerServer:
         patience_s: float = 3.0,
         credentials: grpc.ServerCredentials | None = None,
         health_page: Callable[[], object] | None = None,
+        engine_api: Callable[[Engine], EngineApi | None] = lambda engine: None,
         names_in_request_id: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
@@ -77,6 +81,7 @@ class PickerServer:
             now_ns=now_ns,
             continuity=continuity,
             health=health_page,
+            engine_api=engine_api,
             names_in_request_id=names_in_request_id,
         )
         self._credentials = credentials

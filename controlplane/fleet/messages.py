@@ -84,8 +84,12 @@ def on_headers(common: Any, addresses: str, *, then: Any | None) -> Any:
     return reply
 
 
-def on_body(common: Any, addresses: str) -> Any:
-    """The choice as the answer to a request's whole body."""
+def on_body(common: Any, addresses: str, body: bytes | None = None) -> Any:
+    """The choice as the answer to a request's whole body, in whose place ``body`` goes, plain, if there is one."""
+    if body is not None:
+        common.body_mutation.body = body
+        common.header_mutation.remove_headers.append("content-encoding")
+        _add_header(common.header_mutation, "content-length", str(len(body)))
     reply = ProcessingResponse(request_body=ext_proc.BodyResponse(response=common))
     reply.dynamic_metadata.CopyFrom(_metadata(addresses))
     return reply

@@ -1,8 +1,9 @@
-"""What an engine's page for Prometheus tells of its memory and its turns: SGLang's, vLLM's, or none that we know.
+"""What an engine's page for Prometheus tells of its memory and its turns, of those engines that we know.
 
 The names were read in SGLang 0.5.17 and 0.5.21 (``srt/observability/metrics_collector.py``; it has the page with
 ``--enable-metrics``) and in vLLM 0.28 and 0.32 (``v1/metrics/loggers.py``). SGLang writes its figures with each
-batch that it logs, so they may lag by some decode steps. vLLM counts what it could evict as free.
+batch that it logs, so they may lag by some decode steps. vLLM counts what it could evict as free. llama.cpp's
+server (``tools/server/server-task.cpp``, with ``--metrics``) tells nothing of its memory: ``/props`` has that.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 Labels = Mapping[str, str]
 Series = dict[str, list[tuple[Labels, float]]]  # by name
 
-_VLLM, _SGLANG = "vllm:", "sglang:"
+_VLLM, _SGLANG, _LLAMACPP = "vllm:", "sglang:", "llamacpp:"
 _INTERESTING = (
     "vllm:cache_config_info",
     "vllm:kv_cache_usage_perc",
@@ -32,6 +33,8 @@ _INTERESTING = (
     "sglang:num_retracted_requests_total",
     "sglang:hicache_host_total_tokens",
     "sglang:hicache_host_used_tokens",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
 )
 _WANTED = tuple(f"{name}{after}" for name in _INTERESTING for after in ("{", " "))
 
@@ -43,7 +46,7 @@ class PoolPage:
     ``retractions`` counts up from the engine's start.
     """
 
-    engine: str  # "sglang", "vllm", or empty: a page that we cannot read
+    engine: str  # "sglang", "vllm", "llamacpp", or empty: a page that we cannot read
     total_tokens: int = 0
     free_tokens: int = 0
     evictable_tokens: int = 0
@@ -68,6 +71,8 @@ def read_page(text: str) -> PoolPage:
         return _vllm(series)
     if any(name.startswith(_SGLANG) for name in series):
         return _sglang(series)
+    if any(name.startswith(_LLAMACPP) for name in series):
+        return _llamacpp(series)
     return PoolPage(engine="")
 
 
@@ -114,6 +119,18 @@ def _sglang(series: Series) -> PoolPage:
         host_total_tokens=total("hicache_host_total_tokens"),
         host_used_tokens=total("hicache_host_used_tokens"),
     )
+
+
+def _llamacpp(series: Series) -> PoolPage:
+    return PoolPage(
+        engine="llamacpp",
+        turns_running=_sum(series, "llamacpp:requests_processing", _only_rank),
+        turns_waiting=_sum(series, "llamacpp:requests_deferred", _only_rank),
+    )
+
+
+def _only_rank(labels: Labels) -> str:
+    return ""
 
 
 def _vllm_rank(labels: Labels) -> str:

@@ -55,6 +55,8 @@ class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
     pool_tokens: int = 0
     time_scale: float = 1.0
     log_level: str = "info"
+    slot_save_path: str = ""
+    slot_save_bytes: int = 0
     picker: str = ""  # where Envoy asks it
 
     @property

@@ -22,6 +22,7 @@ from controlplane.daemon.process.tasks import Tasks
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import on_signals, run, task_group
 from controlplane.fleet.checkup import Checkup
+from controlplane.fleet.engine_apis import ObeyingEngine, api_maker
 from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
@@ -68,9 +69,11 @@ class OutsidePicker:
             name=f"{options.node}-gate",
             continuity=Continuity(),
             health_page=self.health,
+            engine_api=self.pluginless.api_of,
             names_in_request_id=self._names_in_request_id,
         )
         self.checkup = Checkup(self.roster, self.pluginless, on_change=_stands)
+        self.obeying = ObeyingEngine(self.pluginless, options.slot_save_path, options.slot_save_bytes)
 
     async def serve(self) -> None:
         """Until SIGINT or SIGTERM."""
@@ -82,6 +85,7 @@ class OutsidePicker:
             await self.picker.start(self._options.picker)
             tasks.start_soon(keep, "engine checks", self.checkup.run)
             tasks.start_soon(keep, "upstream", self._keep_looking)
+            tasks.start_soon(keep, "engine API", self.obeying.run)
             await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
         with anyio.CancelScope(shield=True):
             self.front.gate.close()
@@ -92,6 +96,7 @@ class OutsidePicker:
     def health(self) -> object:
         """What ``GET /penstock/health`` shows."""
         server, engine = self.server, self._engine
+        obeys = "obeys by its API" if self.obeying.obeys else NO_PLUGIN
         stats = asdict(self.front.emitter.stats)
         del stats["last_error"]  # it may hold the bus's password
         return {
@@ -99,7 +104,7 @@ class OutsidePicker:
             "outside": {
                 "upstream": self.upstream.address,
                 "server": server.title if server else "nobody answers there",
-                "scheduler": "tells of itself and obeys" if engine.has_plugin and server else NO_PLUGIN,
+                "scheduler": "tells of itself and obeys" if engine.has_plugin and server else obeys,
             },
             "picker": self.picker.state(),
             "engine": self.pluginless.health().get(self._place, self.checkup.health().get(self._place)),
@@ -119,7 +124,7 @@ class OutsidePicker:
     def _publisher(self, node: str, role: str) -> Emitter:
         def obey(command: cmd.Command) -> None:
             """In the emitter's thread. What nobody can do is said at once, or it would be believed done."""
-            if isinstance(command, _CONTEXTS):
+            if not self.obeying.hears(command) and isinstance(command, _CONTEXTS):
                 emitter.emit(
                     CommandRejected(command_id=command.command_id, program_id=command.program_id, reason=NO_PLUGIN)
                 )
@@ -146,9 +151,13 @@ class OutsidePicker:
         if (engine.has_plugin, engine.pool_tokens) != (has_plugin, pool_tokens):
             self.roster.put(replace(engine, has_plugin=has_plugin, pool_tokens=pool_tokens))
             _log.info("engine", place=self._place, tells_of_itself=has_plugin)
+        if self.server is not None and not has_plugin:
+            self.obeying.found(engine, self.server.engine)
 
     async def _tells_of_itself(self, server: Server) -> bool:
         """Whether a plugin in its scheduler does: the daemon hears it at its place, in words that are not ours."""
+        if api_maker(server.engine) is not None:  # what is told at its place is told by us
+            return False
         if self._options.nats_url:  # that daemon's control API may be anywhere
             return server.has_gate
         address = f"unix:{control_path(self._options.node, self._options.state_path)}"
@@ -173,7 +182,7 @@ def _introduce(server: Server, upstream: Upstream, options: GateOptions) -> None
     _log.info("server", address=upstream.address, is_=server.title)
     if server.has_gate:
         _log.warning("it has a gate of its own", mode=server.gate, advice="clients can go to it directly")
-    elif not (server.pool_tokens or options.pool_tokens):
+    elif not (server.pool_tokens or options.pool_tokens or api_maker(server.engine)):
         _log.warning(
             "its metrics page tells no KV pool, so every turn passes",
             advice="give its size with --pool-tokens, or have the server show it: SGLang with --enable-metrics",

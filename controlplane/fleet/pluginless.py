@@ -2,8 +2,8 @@
 
 What passes through Envoy tells when a turn began, answered and ended. How long it was its answer's ``usage`` says,
 where the proxy lets it be seen; else its bytes do, at the rate of tokens per byte that is learned. The engine's
-metrics page tells its pool (``checkup.py``). So admission and placement work as for any engine. Retention does not,
-nor order: nothing in such an engine obeys.
+metrics page tells its pool (``checkup.py``). So admission and placement work as for any engine. Retention does
+where the engine has an API of its own for it (``gate/engine_api.py``); order does not.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from controlplane.emit.emitter import Emitter
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.usage import AnswerEnds, Usage
+from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.tickets import Ticket
 
 _LAST_BYTES_S = 0.05  # they come on another stream than the news that the answer is over
@@ -64,6 +65,7 @@ class _EngineState:
     )  # by turn: what its answer said of its prompt
     output: MovingAverage = field(default_factory=lambda: MovingAverage(value=_DEFAULT_OUTPUT_TOKENS))
     block_tokens: int = 1
+    api: EngineApi | None = None  # by which it obeys
     pool: str = ""  # where its pool's size is known from; empty: it is not known
     restated_ns: int = 0
 
@@ -133,6 +135,18 @@ class PluginlessEngines:
         closing = asyncio.ensure_future(asyncio.to_thread(publisher.close, _CLOSE_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+    def obey_by(self, place: str, make: Callable[[Callable[[Event], None]], EngineApi]) -> EngineApi | None:
+        """From now on the engine there obeys, by what ``make`` makes; None where nobody publishes for it."""
+        engine_state = self._states.get(place)
+        if engine_state is not None and engine_state.api is None:
+            engine_state.api = make(engine_state.publisher.emit)
+        return engine_state.api if engine_state is not None else None
+
+    def api_of(self, engine: Engine) -> EngineApi | None:
+        """By which it obeys; None: it does not."""
+        engine_state = self._states.get(engine.place)
+        return engine_state.api if engine_state is not None else None
 
     # -- the picker's ``Turns`` ------------------------------------------------------------------------------
 
@@ -259,12 +273,16 @@ class PluginlessEngines:
 
     # -- what its page tells -----------------------------------------------------------------------------------
 
-    def sampled(self, engine: Engine, page: PoolPage) -> None:
-        """Publish what its page told, or else what the roster says of its pool, less what its turns need."""
+    def sampled(self, engine: Engine, page: PoolPage, sample: PoolSampled | None = None) -> None:
+        """Publish what its API said, or its page, or what the roster has of its pool, less what its turns need."""
         engine_state = self._states.get(engine.place)
         if engine_state is None:
             return
         self._restate(engine.place, engine_state)
+        if sample is not None:
+            engine_state.pool, engine_state.block_tokens = "its API", sample.block_tokens
+            engine_state.publisher.emit(sample)
+            return
         open_turns = [turn for turn in self._turns.values() if turn.place == engine.place]
         if page.total_tokens:
             engine_state.pool = f"the metrics page of {page.engine}"
@@ -312,6 +330,7 @@ class PluginlessEngines:
                     for turn_id, turn in self._turns.items()
                     if turn.place == place
                 ),
+                pins=engine_state.api.pins() if engine_state.api is not None else (),
             )
         )
 
@@ -324,7 +343,7 @@ class PluginlessEngines:
             counts[turn.place] = counts.get(turn.place, 0) + 1
         return {
             place: {
-                "retention": f"none: {NO_PLUGIN}",
+                "retention": _retention(engine_state.api),
                 "pool": engine_state.pool
                 or "unknown: its page tells none, so set pool_tokens for it; nothing is placed there",
                 "open_turns": counts[place],
@@ -332,6 +351,11 @@ class PluginlessEngines:
             }
             for place, engine_state in self._states.items()
         }
+
+
+def _retention(api: EngineApi | None) -> str:
+    problem = NO_PLUGIN if api is None else api.problem
+    return f"none: {problem}" if problem else "by the engine's API"
 
 
 def _is_ok(status: int) -> bool:

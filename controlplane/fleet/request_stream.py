@@ -1,8 +1,7 @@
 """One request of Envoy's, from its headers to the end of its answer: a stream of ``ext_proc`` is a turn."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -11,16 +10,16 @@ import grpc
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.fleet import messages
-from controlplane.fleet.active_turn import ActiveTurn, AwaitingResponse, Turns
-from controlplane.fleet.choice import Choice
+from controlplane.fleet.active_turn import ActiveTurn
+from controlplane.fleet.engine_turn import EngineTurn
 from controlplane.fleet.messages import BUFFERED, DUPLEX, NONE, Request
+from controlplane.fleet.picker_context import PickerContext
 from controlplane.fleet.roster import Engine
 from controlplane.gate.asgi import ClientGone, Message
-from controlplane.gate.bodies import Bodies, BodyRefused, json_object
-from controlplane.gate.contexts import Contexts, measured
-from controlplane.gate.continuity import Continuity
+from controlplane.gate.bodies import BodyRefused, json_object, with_fields
+from controlplane.gate.contexts import measured
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
-from controlplane.gate.gate import Gate
+from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
 from controlplane.gate.request_ids import REQUEST_ID_HEADER, Carried, request_id_with
@@ -51,49 +50,6 @@ _NO_ENGINE = "no engine of the fleet serves now"
 # What Envoy is configured to grant; it ignores whoever asks for more. The gate decides before that, and what has
 # begun waits for as long. Envoy takes one such word for a message: in a crowd it is said before the body is read.
 _LONGEST_HOLD_MS = 3_600_000
-_CROWD = 32  # a few milliseconds of work
-
-
-@dataclass(slots=True, kw_only=True)
-class PickerCounters:
-    """Counts since the picker started; they only grow."""
-
-    turns: int = 0  # let in and sent to an engine
-    held: int = 0  # of these and the refused, those that had to wait
-    passed: int = 0  # requests that are no turns
-    refused: int = 0  # answered in the engine's place
-    asked_again: int = 0  # that had been asked for elsewhere before
-    handed_over: int = 0  # held ones that were sent away to be asked for elsewhere
-    elsewhere: int = 0  # turns that another engine answered than the first one chosen
-    malformed: int = 0  # messages that make no sense here
-
-
-@dataclass(slots=True, kw_only=True)
-class PickerContext:
-    """What the request streams of one picker share."""
-
-    gate: Gate
-    choice: Choice
-    turns: Turns
-    paths: frozenset[str]
-    now_ns: Callable[[], int]
-    continuity: Continuity | None = None
-    names_in_request_id: Callable[[], bool] = lambda: False
-    health: Callable[[], object] | None = None  # what the health page shows; None: engines have their own
-    counters: PickerCounters = field(default_factory=PickerCounters)
-    awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
-    bodies: Bodies = field(init=False)
-    contexts: Contexts = field(default_factory=Contexts)
-    holding: set["RequestStream"] = field(default_factory=set)
-    undecided: int = 0  # requests that have no answer yet, the held ones among them
-
-    def __post_init__(self) -> None:
-        self.bodies = Bodies(self.gate.limits)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether so many requests are being read that the last of them may wait for seconds."""
-        return self.undecided - len(self.holding) > _CROWD
 
 
 class _Answered(Exception):
@@ -118,7 +74,8 @@ class RequestStream:
         self._prompt: Prompt | None = None  # of a program with a name
         self._continued = ""
         self._body_read = False
-        self._body = b""  # a body that is to be sent back
+        self._body = b""  # a body that is to be sent back, or that fields may be set in
+        self._at_engine: EngineTurn | None = None
         self._pieces: list[bytes] | None = None  # of one that is sent back as it came, compressed
         self._has_trailers = False
         self._task: asyncio.Task[Any] | None = None
@@ -188,6 +145,7 @@ class RequestStream:
             return
         try:
             entered = await self._enter(request, ticket)
+            await self._make_ready(request, ticket)
             engines = self._start(request, ticket, entered)
         except Refused as refused:
             await self._refuse(request, refused)
@@ -226,6 +184,8 @@ class RequestStream:
         self._body_read = True
         if request.body_mode == DUPLEX:
             self._body = data if self._pieces is None else b"".join(self._pieces)
+        elif self._api_of(self._picker.choice.any(request.subset)) is not None:
+            self._body = data
         body = await json_object(data)
         if body is None:
             return None
@@ -302,12 +262,32 @@ class RequestStream:
         finally:
             self._picker.holding.discard(self)
 
+    async def _make_ready(self, request: Request, ticket: Ticket) -> None:
+        """Have its engine do first what it has to, which may take as long as the engine has no room."""
+        api = self._api_of(self._picker.choice.of_program(ticket.program_id, request.subset))
+        if api is None or request.body_mode != BUFFERED:
+            return
+
+        async def is_held() -> None:
+            await self._context.write(messages.more_time(_LONGEST_HOLD_MS))
+
+        self._at_engine = EngineTurn(api, ticket)
+        try:
+            await self._at_engine.begin(turn_path(unquote(request.path)), is_held)
+        except BaseException:
+            self._picker.gate.leave(ticket, abandoned="the client left before the engine was ready")
+            raise
+
+    def _api_of(self, engines: tuple[Engine, ...]) -> EngineApi | None:
+        return self._picker.engine_api(engines[0]) if engines else None
+
     def _start(self, request: Request, ticket: Ticket, entered: Entered) -> tuple[Engine, ...]:
         """The turn runs from now on. Raises ``Refused`` where no engine is left."""
         picker = self._picker
         engines = picker.choice.of_program(ticket.program_id, request.subset)
         if not engines:
             picker.gate.leave(ticket, abandoned=_NO_ENGINE)
+            self._afterwards()
             raise self._no_engine(ticket, entered.hold_ns)
         picker.counters.turns += 1
         if self._prompt is not None:
@@ -321,7 +301,7 @@ class RequestStream:
             gate=picker.gate,
             turns=picker.turns,
             now_ns=picker.now_ns,
-            afterwards=self._leave_conversation,
+            afterwards=self._afterwards,
         )
         if self._only_asks and request.body_mode != DUPLEX:
             # From here, not from when it was sent: Envoy ends the stream as soon as it has the choice, which may
@@ -331,6 +311,11 @@ class RequestStream:
         else:
             self._turn = turn
         return engines
+
+    def _afterwards(self) -> None:
+        if self._at_engine is not None:
+            self._at_engine.end()
+        self._leave_conversation()
 
     def _leave_conversation(self) -> None:
         continued, self._continued = self._continued, ""
@@ -347,7 +332,9 @@ class RequestStream:
         addresses = ",".join(engine.address for engine in engines)
         common = messages.choice(addresses, own)
         if self._body_read and request.body_mode == BUFFERED:
-            await self._context.write(messages.on_body(common, addresses))
+            fields = self._at_engine.fields if self._at_engine is not None else {}
+            body, self._body = with_fields(self._body, fields) if fields and self._body else None, b""
+            await self._context.write(messages.on_body(common, addresses, body))
             return
         then = None
         if request.has_body and request.body_mode not in (NONE, DUPLEX):

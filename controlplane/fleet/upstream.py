@@ -14,7 +14,7 @@ from controlplane.fleet.metrics_page import PoolPage, read_page
 from controlplane.gate.requests import HEALTH_PATH
 
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
-_VERSION, _METRICS = "/version", "/metrics"
+_VERSION, _METRICS, _PROPS = "/version", "/metrics", "/props"
 _MOST_BYTES = 16 << 20
 FRONT_ENDS = {"rust_frontend_version": "vLLM's Rust front end"}
 """Those without a place for a gate, by what their page of versions has."""
@@ -79,7 +79,7 @@ def upstream_of(url: str) -> Upstream:
 async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server | None:
     """What answers there; None while nobody does."""
     pages: dict[str, Any] = {}
-    for path in (_VERSION, HEALTH_PATH, _METRICS):
+    for path in (_VERSION, HEALTH_PATH, _METRICS, _PROPS):
         try:
             async with http.get(f"http://{upstream.address}{path}", allow_redirects=False) as answer:
                 data = await answer.content.read(_MOST_BYTES) if answer.status == 200 else b""
@@ -93,9 +93,11 @@ async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server 
         page = read_page(pages[_METRICS].decode("utf-8", "replace"))
     except ValueError:
         page = PoolPage(engine="")
-    number = version.get("version")
+    props = _object(pages[_PROPS])  # llama.cpp's
+    has_slots = type(props.get("total_slots")) is int
+    number = props.get("build_info") if has_slots else version.get("version")
     return Server(
-        engine=page.engine,
+        engine=page.engine or ("llamacpp" if has_slots else ""),
         version=number if isinstance(number, str) else "",
         front_end=next((title for field, title in FRONT_ENDS.items() if field in version), ""),
         gate=str(health.get("mode", "")),

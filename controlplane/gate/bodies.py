@@ -9,7 +9,7 @@ agent.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -59,6 +59,15 @@ class Structure:
         outside = b"".join(between[self._in_string :: 2])
         self._in_string ^= len(between) % 2 == 0
         self.values += outside.count(b",") + _VALUES_A_CONTAINER * (outside.count(b"[") + outside.count(b"{"))
+
+
+def with_fields(data: bytes, fields: Mapping[str, object]) -> bytes:
+    """Set fields at the top of the JSON object that ``data`` is; of a name that it has the last counts, as with
+    most parsers. All else stays as it came.
+    """
+    head = data.rstrip().removesuffix(b"}").rstrip()
+    more = json.dumps(fields).encode()[1:]
+    return head + (b"" if head.endswith(b"{") else b",") + more
 
 
 async def json_object(data: bytes) -> dict[str, Any] | None:

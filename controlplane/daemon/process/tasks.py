@@ -39,6 +39,7 @@ FATES = {
     "Kubernetes leader": 30.0,
     # Of a gate outside:
     "upstream": 5.0,
+    "engine API": 5.0,
 }
 """By task: the longest time in seconds until it is started again. None of them is fatal."""
 

@@ -82,7 +82,12 @@ def test_a_vllm_that_has_not_counted_its_memory_tells_no_pool() -> None:
     assert (page.engine, page.total_tokens, page.turns_running) == ("vllm", 0, 3)
 
 
-@pytest.mark.parametrize("text", ["", "<html>not found</html>", "# nothing\n", "llamacpp:requests_processing 1\n"])
+def test_llama_cpp_tells_its_turns_and_no_memory() -> None:
+    page = read_page("llamacpp:n_tokens_max 3977\nllamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n")
+    assert page == PoolPage(engine="llamacpp", turns_running=2, turns_waiting=3)
+
+
+@pytest.mark.parametrize("text", ["", "<html>not found</html>", "# nothing\n", "other:requests_processing 1\n"])
 def test_a_page_that_nobody_knows_tells_nothing(text: str) -> None:
     assert read_page(text) == PoolPage(engine="")
 

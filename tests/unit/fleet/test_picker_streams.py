@@ -344,6 +344,7 @@ async def test_whoever_only_asks_gets_an_end_with_its_answer_and_another_stream_
         watching = await shown(ask, own["x-penstock-turn-id"])
         last = {"body": b"data: 1", "end_of_stream": True}
         await watching.send(response_body=last, observability_mode=True)
+        await until(lambda: it.turns.told[-1][0] == "ended", "its end is told, though Envoy keeps the stream open")
         await watching.finish()
         assert it.turns.told[1:] == [
             ("first_byte", "p", A.place, 200),
