@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from subprocess import DEVNULL
@@ -133,17 +134,26 @@ async def _serve(options: GateOptions, daemon: list[str]) -> None:
     except OSError as error:
         raise ConfigError(f"state_dir: cannot write in {folder}: {error.strerror or error}") from None
     told = msgspec.json.encode(msgspec.structs.replace(options, picker=picker)).decode()
-    children = [
-        Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]),
-        Child("Envoy", envoy, folder / "envoy.log"),
+    works = [
+        Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]).keep,
+        Child("Envoy", envoy, folder / "envoy.log").keep,
     ]
     if not (options.nats_url or url_from_env() or holder(options.node, options.state_path)):
-        children.insert(0, Child("the daemon", daemon))
+        works.insert(0, partial(_keep_daemon, options, daemon))
     async with task_group() as tasks:
-        for child in children:
-            tasks.start_soon(child.keep)
+        for work in works:
+            tasks.start_soon(work)
         tasks.start_soon(_tell, options, upstream.address)
         await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
+
+
+async def _keep_daemon(options: GateOptions, command: list[str]) -> None:
+    try:
+        await Child("the daemon", command).keep()
+    except EngineUnavailable:
+        if not holder(options.node, options.state_path):
+            raise
+        _log.info("the node has a daemon", action="going on with that one")  # it was started as we were
 
 
 def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> list[str]:

@@ -395,7 +395,7 @@ class RequestStream:
                 else:
                     self._follow(message, turn)
                 if turn is not None and turn.is_complete:
-                    break  # Envoy keeps the stream open for a while, for what is not read by then
+                    return  # Envoy's filter goes later: nothing is worth waiting for
                 message = await self._context.read()
         finally:
             if turn is not None:

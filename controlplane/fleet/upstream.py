@@ -16,7 +16,8 @@ from controlplane.gate.requests import HEALTH_PATH
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
 _VERSION, _METRICS, _PROPS = "/version", "/metrics", "/props"
 _MOST_BYTES = 16 << 20
-_FRONT_ENDS = {"rust_frontend_version": "vLLM's Rust front end"}
+FRONT_ENDS = {"rust_frontend_version": "vLLM's Rust front end"}
+"""Those without a place for a gate, by what their page of versions has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server 
     return Server(
         engine=page.engine or ("llamacpp" if has_slots else ""),
         version=number if isinstance(number, str) else "",
-        front_end=next((title for field, title in _FRONT_ENDS.items() if field in version), ""),
+        front_end=next((title for field, title in FRONT_ENDS.items() if field in version), ""),
         gate=str(health.get("mode", "")),
         pool_tokens=page.total_tokens,
     )

@@ -32,9 +32,9 @@ class Carried:
 def request_id_with(carried: Carried, own: str = "") -> str:
     """The value of ``REQUEST_ID_HEADER`` that carries it: ``own``, what the client calls its request, and that.
 
-    ASCII alone, whatever they hold: ``OWN`` ``penstock:TURN:PROGRAM:TRACE:``.
+    ASCII alone, whatever they hold: ``OWN:penstock:TURN:PROGRAM:TRACE:``.
     """
-    program, mine = quote(carried.program_id, safe=""), quote(own, safe=_VISIBLE)
+    program, mine = quote(carried.program_id, safe=""), f"{quote(own, safe=_VISIBLE)}:" * bool(own)
     return f"{mine}{_MARK}:{carried.turn_id}:{program}:{carried.trace}:"
 
 

@@ -112,22 +112,25 @@ class SchedulerSide:
         """EngineCore is not whole before its scheduler is: its loop tells of it."""
         from vllm.v1.engine.core import EngineCoreProc
 
-        run_busy_loop = EngineCoreProc.run_busy_loop
+        def telling(run_busy_loop: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(run_busy_loop)
+            def loop(core: Any, *args: Any, **kwargs: Any) -> Any:
+                if getattr(core, "scheduler", None) is attached.scheduler:
+                    self.guard.run("run_busy_loop", attached.belongs_to, core)
+                return run_busy_loop(core, *args, **kwargs)
 
-        @functools.wraps(run_busy_loop)
-        def loop(core: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(core, "scheduler", None) is attached.scheduler:
-                self.guard.run("run_busy_loop", attached.belongs_to, core)
-            return run_busy_loop(core, *args, **kwargs)
+            return loop
 
-        EngineCoreProc.run_busy_loop = loop
+        for each in (EngineCoreProc, *EngineCoreProc.__subclasses__()):  # ranks that step together have their own
+            if "run_busy_loop" in vars(each):
+                each.run_busy_loop = telling(each.run_busy_loop)
 
 
 def _rank(vllm_config: Any) -> int | None:
-    """Which of several data-parallel ranks this process is; None where there is one."""
+    """Which of the data-parallel ranks of its server this process is; None where there is one."""
     if os.environ.get(RANKS_VARIABLE, "") in ("", "1"):
         return None
-    return int(vllm_config.parallel_config.data_parallel_index)
+    return int(vllm_config.parallel_config.data_parallel_rank_local)
 
 
 def observed(chosen: Any, side: SchedulerSide) -> type:

@@ -36,11 +36,6 @@ def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
     return shared.report_problems(problems, f"vLLM {vllm_version() or '?'}")
 
 
-def unproven_server(args: Any) -> str:
-    """Why the gate stays passive with these server arguments; empty if it need not."""
-    return _no_gate() or _unproven_ranks(args)
-
-
 def unproven_engine(vllm_config: Any, port: str) -> str:
     """Why the engine's side stays passive with this configuration; empty if it need not.
 
@@ -55,7 +50,9 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
     between = sorted(_BETWEEN_ENGINES.intersection(_connectors(transfer)))
     if between:
         return f"kv_connector={between[0]} is not supported yet: {DISAGGREGATED}"
-    return _no_gate() or _unproven_parallel(getattr(vllm_config, "parallel_config", None))
+    if getattr(getattr(vllm_config, "parallel_config", None), "enable_elastic_ep", False):
+        return "data-parallel ranks that come and go are not supported yet"
+    return ""
 
 
 def no_pins(scheduler: Any) -> str:
@@ -87,43 +84,48 @@ def _connectors(transfer: Any) -> Iterator[str]:
             yield part["kv_connector"]
 
 
-def _no_gate() -> str:
-    """The Rust frontend has no ASGI application that a gate could stand in."""
-    if os.environ.get(RUST_VARIABLE, "0") not in ("", "0"):
-        return f"{RUST_VARIABLE} is set, and the Rust frontend has no place for a gate"
-    return ""
+def no_gate(args: Any) -> str:
+    """Why no gate can be in the server with these arguments; empty if one can. Its scheduler is steered anyway.
+
+    vLLM asks for the variable in this command only.
+    """
+    if os.environ.get(RUST_VARIABLE, "0") in ("", "0") or getattr(args, "subparser", None) != "serve":
+        return ""
+    return "vLLM's Rust front end has no place for one; `penstock gate --upstream URL` runs one before it"
 
 
 def ranks_of(args: Any) -> int:
-    """How many data-parallel ranks the server has; 1 for one without."""
-    size = getattr(args, "data_parallel_size", None)
-    return size if isinstance(size, int) else 1
+    """How many data-parallel ranks the server sends requests to; 1 where it is one of them, or there are none.
+
+    It has those of its host where others balance over hosts, whether or not all ranks step together, for experts.
+    """
+    size, here = getattr(args, "data_parallel_size", None), getattr(args, "data_parallel_size_local", None)
+    if not isinstance(size, int):
+        return 1
+    if getattr(args, "data_parallel_external_lb", False) or getattr(args, "data_parallel_rank", None) is not None:
+        return 1
+    return here if _balances_here(args) and isinstance(here, int) else size
 
 
-def _unproven_ranks(args: Any) -> str:
-    """Ranks are told apart and chosen where this one server starts them all and sends each its requests."""
+def _balances_here(args: Any) -> bool:
+    start = getattr(args, "data_parallel_start_rank", None)
+    return start is not None or bool(getattr(args, "data_parallel_hybrid_lb", False))
+
+
+def unproven_server(args: Any) -> str:
+    """Why the gate stays passive with these server arguments; empty if it need not.
+
+    Ranks are told apart and chosen where this server starts all those that it sends requests to.
+    """
     ranks = ranks_of(args)
     if ranks < 2:
         return ""
-    for name in ("data_parallel_external_lb", "data_parallel_hybrid_lb", "data_parallel_multi_port_external_lb"):
-        if getattr(args, name, False):
-            return f"data_parallel_size={ranks} with {name} is not supported yet: others choose the rank"
-    if getattr(args, "data_parallel_rank", None) is not None:
-        return f"data_parallel_size={ranks}, of which this server is one rank, is not supported yet"
     if getattr(args, "data_parallel_size_local", None) not in (None, ranks):
         return f"data_parallel_size={ranks} on several hosts is not supported yet"
     if getattr(args, "data_parallel_backend", "mp") != "mp":
         return f"data_parallel_size={ranks} with the backend {args.data_parallel_backend} is not supported yet"
     if getattr(args, "enable_elastic_ep", False):
         return f"data_parallel_size={ranks} with ranks that come and go is not supported yet"
-    return ""
-
-
-def _unproven_parallel(config: Any) -> str:
-    """Of a rank's own configuration: it names the others only where all step together."""
-    size = getattr(config, "data_parallel_size", None)
-    if isinstance(size, int) and size > 1:
-        return f"data_parallel_size={size} is not supported yet where all ranks step together, for experts"
     return ""
 
 

@@ -13,6 +13,7 @@ from engine_server import EngineServer, Launch
 from engine_versions import KIND
 from support.daemon_process import eventually
 from tiny_model import words
+from vllm_server import Experts, VllmServer
 
 from controlplane.core.model.commands import Place, Retain
 from controlplane.core.model.events import CommandApplied, CommandRejected, PoolSampled, TurnEnded, place_of
@@ -20,13 +21,15 @@ from controlplane.core.model.types import seconds
 
 RANKS, PROGRAMS, TURNS = 2, 6, 4
 OPTION = {"sglang": "--dp-size", "vllm": "--data-parallel-size"}
+SERVERS = {"sglang": [KIND.server_class], "vllm": [VllmServer, Experts]}  # the last one's ranks step together
 ONE_CORE_EACH = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}  # without it SGLang looks for NUMA nodes
 
 
-@pytest.fixture(scope="module")
-def ranks(launch: Launch) -> Iterator[EngineServer]:
+@pytest.fixture(scope="module", params=SERVERS[KIND.name])
+def ranks(launch: Launch, request: pytest.FixtureRequest) -> Iterator[EngineServer]:
     """The engine with two ranks and the plugin."""
-    yield from launch("ranks", OPTION[KIND.name], str(RANKS), variables=ONE_CORE_EACH)
+    options = (OPTION[KIND.name], str(RANKS))
+    yield from launch("ranks", *options, variables=ONE_CORE_EACH, server_class=request.param)
 
 
 def places(server: EngineServer) -> list[str]:

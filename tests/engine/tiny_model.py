@@ -32,6 +32,16 @@ _CONFIG = {
     "attention_bias": False,
     "mlp_bias": False,
 }
+_EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+}
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "unk_token": "<unk>",
@@ -42,8 +52,11 @@ _TOKENIZER_CONFIG = {
 }
 
 
-def write_tiny_model(folder: Path, head_dim: int = 16) -> Path:
-    """Write the model into ``folder``, and return that. ``head_dim``: vLLM has no attention for 16 on a CPU."""
+def write_tiny_model(folder: Path, head_dim: int = 16, *, experts: bool = False) -> Path:
+    """Write the model into ``folder``, and return that.
+
+    ``head_dim``: vLLM has no attention for 16 on a CPU. ``experts``: a mixture of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = {word: index for index, word in enumerate(_SPECIAL)}
     vocabulary |= {f"w{index}": index for index in range(len(_SPECIAL), VOCABULARY)}
@@ -59,7 +72,7 @@ def write_tiny_model(folder: Path, head_dim: int = 16) -> Path:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
     }
     files = {
-        "config.json": {**_CONFIG, "head_dim": head_dim},
+        "config.json": {**_CONFIG, "head_dim": head_dim, **(_EXPERTS if experts else {})},
         "generation_config.json": {"bos_token_id": 1, "eos_token_id": 2},
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": _TOKENIZER_CONFIG,

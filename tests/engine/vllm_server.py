@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine_server import ROOT, STARTUP, EngineServer
+from tiny_model import write_tiny_model
 
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
+NAME = Path(__file__).parent / "vllm_name"
+MOE = Path(__file__).parent / "vllm_moe"
 PATH = f"{ROOT}:{STARTUP}:{ASYNC}"
 
 _ENVIRONMENT = {
@@ -52,3 +55,36 @@ class VllmServer(EngineServer):
 
     def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_ENVIRONMENT, "PYTHONPATH": PATH, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
+
+
+class Experts(VllmServer):
+    """The same with a mixture of experts, whose data-parallel ranks take each step together."""
+
+    def _launch(self, model: Path) -> list[str]:
+        return super()._launch(write_tiny_model(self.folder / "experts", head_dim=32, experts=True))
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        own = super()._own_variables((*plugins, "penstock_moe"))
+        return {**own, "PYTHONPATH": f"{PATH}:{MOE}"}
+
+
+class ServeCommand(VllmServer):
+    """``vllm serve``, which starts several API servers, or another front end, where the module starts one."""
+
+    def _launch(self, model: Path) -> list[str]:
+        arguments = super()._launch(model)
+        at = arguments.index("vllm.entrypoints.openai.api_server")
+        return [*arguments[:at], "vllm.entrypoints.cli.main", "serve", *arguments[at + 1 :]]
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**super()._own_variables(plugins), "PYTHONPATH": f"{PATH}:{NAME}"}
+
+
+class RustFrontEnd(ServeCommand):
+    """The same with the front end in Rust, in which nothing of Python's runs."""
+
+    has_gate = False
+    session_header = "x-session-id"
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**super()._own_variables(plugins), "VLLM_USE_RUST_FRONTEND": "1"}

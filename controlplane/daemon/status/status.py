@@ -17,7 +17,7 @@ from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.reload import ConfigState, Reloader
 from controlplane.daemon.process.tasks import Failure
 from controlplane.daemon.shadow.shadow import ShadowStatus
-from controlplane.daemon.status.engines import EngineCounts, Known, count_engines, silent_gates
+from controlplane.daemon.status.engines import EngineCounts, Known, count_engines, gateless_engines, silent_gates
 from controlplane.daemon.status.health import DaemonHealth, Finding, findings
 from controlplane.daemon.status.tenants import TenantRow, jain_index, tenant_rows
 from controlplane.transport.listener import ListenerRow
@@ -71,6 +71,7 @@ class Status:
     passive_engines: tuple[str, ...]
     engines: EngineCounts
     silent_gates: tuple[str, ...] = ()
+    gateless_engines: tuple[str, ...] = ()
     stands_by: bool = False  # another daemon of this node decides
     tenants: tuple[TenantRow, ...] = ()
     tenants_jain_index: float = 0.0
@@ -136,6 +137,7 @@ def describe(
         ),
         engines=count_engines(controller.ledger, roster, now_ns),
         silent_gates=silent_gates(controller.ledger, now_ns),
+        gateless_engines=gateless_engines(controller.ledger),
         tenants=tenants,
         tenants_jain_index=jain_index(tenants),
         refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),

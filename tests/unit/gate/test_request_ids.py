@@ -32,7 +32,8 @@ def test_what_was_carried_arrives_whatever_the_client_calls_its_request(program:
 
 def test_it_reads_as_what_it_is() -> None:
     carried = Carried(turn_id=TURN, program_id="agent 7", trace=TRACE)
-    assert request_id_with(carried, "mine-1 ") == f"mine-1 penstock:{TURN}:agent%207:{TRACE}:"
+    assert request_id_with(carried, "mine-1") == f"mine-1:penstock:{TURN}:agent%207:{TRACE}:"
+    assert request_id_with(carried) == f"penstock:{TURN}:agent%207:{TRACE}:"
 
 
 def test_what_a_client_forged_before_it_is_not_taken() -> None:

@@ -16,7 +16,7 @@ from engine_hooks.vllm import plugin
 from engine_hooks.vllm.carrier import Carry
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
-from engine_hooks.vllm.verify import main, unproven_engine, unproven_server
+from engine_hooks.vllm.verify import RUST_VARIABLE, main, ranks_of, unproven_engine, unproven_server
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
@@ -76,6 +76,22 @@ def test_what_inherits_from_the_server_knows_its_port_and_its_board(vllm: VllmDo
     serve(vllm)
     assert os.environ[PORT_VARIABLE] == "8000"
     assert os.environ[BOARD].startswith("/proc/")
+
+
+@pytest.mark.parametrize(("command", "told"), [("serve", True), ("", False)])
+def test_before_a_front_end_in_rust_its_scheduler_is_served_alone_and_the_log_says_so(
+    vllm: VllmDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    command: str,
+    told: bool,
+) -> None:
+    """The module that ``api_server`` is does not ask for the variable, and has an application as ever."""
+    monkeypatch.setenv(RUST_VARIABLE, "1")
+    plugin.register()
+    vllm.find(FROM_ARGS)(SimpleNamespace(port=8000, middleware=[], subparser=command))
+    assert os.environ[PORT_VARIABLE] == "8000"
+    assert ("no gate in this server: vLLM's Rust front end" in caplog.text) is told
 
 
 @pytest.mark.parametrize(
@@ -188,22 +204,27 @@ def test_where_prefill_and_decoding_are_apart_it_is_passive_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "ranks", "told"),
     [
-        ({}, ""),
-        ({"data_parallel_backend": "mp", "data_parallel_size_local": 2}, ""),
-        ({"data_parallel_external_lb": True}, "external_lb"),
-        ({"data_parallel_hybrid_lb": True}, "hybrid_lb"),
-        ({"data_parallel_rank": 0}, "one rank"),
-        ({"data_parallel_size_local": 1}, "several hosts"),
-        ({"data_parallel_backend": "ray"}, "backend ray"),
-        ({"enable_elastic_ep": True}, "come and go"),
+        ({}, 4, ""),
+        ({"data_parallel_backend": "mp", "data_parallel_size_local": 4}, 4, ""),
+        ({"data_parallel_external_lb": True, "data_parallel_size_local": 1}, 1, ""),  # others choose the server
+        ({"data_parallel_rank": 0}, 1, ""),
+        ({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}, 2, ""),
+        ({"data_parallel_start_rank": 0, "data_parallel_size_local": 2}, 2, ""),
+        ({"data_parallel_hybrid_lb": True, "data_parallel_size_local": 1}, 1, ""),
+        ({"data_parallel_size_local": 1}, 4, "several hosts"),
+        ({"data_parallel_backend": "ray"}, 4, "backend ray"),
+        ({"enable_elastic_ep": True}, 4, "come and go"),
     ],
 )
-def test_ranks_are_chosen_where_the_server_starts_them_all(more: dict[str, Any], told: str) -> None:
-    because = unproven_server(SimpleNamespace(data_parallel_size=2, **more))
+def test_ranks_are_chosen_where_the_server_starts_those_that_it_has(
+    more: dict[str, Any], ranks: int, told: str
+) -> None:
+    because = unproven_server(args := SimpleNamespace(data_parallel_size=4, **more))
     assert bool(because) is bool(told)
     assert told in because
+    assert ranks_of(args) == ranks
     assert unproven_server(SimpleNamespace(data_parallel_size=1, **more)) == ""
 
 

@@ -37,7 +37,6 @@ from engine_hooks.vllm import attached as attached_module
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.engine_view import EngineView
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE, SchedulerSide
-from engine_hooks.vllm.verify import RUST_VARIABLE
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 A, B = "a1 a2 a3 a4", "b1 b2 b3 b4"
@@ -335,13 +334,12 @@ def test_pins_end_at_their_deadlines_however_many_commands_fail(
 @pytest.mark.parametrize(
     ("sizes", "variables", "why"),
     [
-        ({"data_parallel_size": 2}, {}, "data_parallel_size=2"),
+        ({"elastic": True}, {}, "come and go"),
         ({}, {PORT_VARIABLE: ""}, "no HTTP server"),
-        ({}, {RUST_VARIABLE: "1"}, "Rust"),
     ],
 )
 def test_where_it_cannot_work_it_is_passive_and_says_why(
-    sent: list[Event], monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], variables: dict[str, str], why: str
+    sent: list[Event], monkeypatch: pytest.MonkeyPatch, sizes: dict[str, Any], variables: dict[str, str], why: str
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -352,7 +350,7 @@ def test_where_it_cannot_work_it_is_passive_and_says_why(
 
 
 def test_a_rank_tells_in_its_own_name(sent: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that steps alone is told of no other: how many there are the server says, and which it is its index."""
+    """One that steps alone is told of no other: its server says how many there are, and vLLM which it is."""
     assert Engine(sent).attached.emitter.publisher.startswith("local/engine-8000/")
     monkeypatch.setenv(RANKS_VARIABLE, "2")
     engine = Engine(sent)
