@@ -15,7 +15,7 @@ class ProgramForecaster:
         self._class_stats = lives = estimates.lives
         self._block_tokens = estimates.block_tokens
         self._service_ns = estimates.service.value
-        self._shared_blocks = estimates.blocks(estimates.shared_tokens.value)
+        self._shared_blocks = estimates.shared_blocks
         # What an average program takes when nobody is held.
         self.lifetime_ns = max(1.0, lives.turns_left("", 0) * lives.cycle_ns(""))
         self._of_class: dict[str, tuple[float, float]] = {}

@@ -170,6 +170,11 @@ class Estimates:
         """Tokens in whole KV blocks."""
         return int(-(-tokens // self.block_tokens))
 
+    @property
+    def shared_blocks(self) -> int:
+        """What all programs' contexts begin with, in KV blocks: only a block that is full of it is shared."""
+        return int(self.shared_tokens.value // self.block_tokens)
+
     def end_ratio(self, program: Program) -> float:
         """h: the chance that the program ended with its last turn."""
         if program.gap_tool or program.open_tools:

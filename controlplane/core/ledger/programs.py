@@ -119,7 +119,7 @@ class Programs:
 
     @property
     def shared_blocks(self) -> int:
-        return self.estimates.blocks(self.estimates.shared_tokens.value)
+        return self.estimates.shared_blocks
 
     def children_of(self, root_id: str) -> Iterable[str]:
         return self.children.get(root_id, ())

@@ -10,4 +10,4 @@ def return_price(facts: Estimates, host_hit_ratio: float) -> float:
 
 def own_blocks(blocks: int, facts: Estimates, *, is_last: bool) -> int:
     """What a program that holds ``blocks`` frees: a shared prefix stays for the others, unless it is alone."""
-    return blocks if is_last else max(0, blocks - facts.blocks(facts.shared_tokens.value))
+    return blocks if is_last else max(0, blocks - facts.shared_blocks)

@@ -41,3 +41,7 @@ class MadeFacts:
 
     def blocks(self, tokens: float) -> int:
         return -int(-tokens // self.block_tokens)
+
+    @property
+    def shared_blocks(self) -> int:
+        return int(self.shared_tokens.value // self.block_tokens)
