@@ -1,6 +1,6 @@
 """Random turns, pins, discards, evictions, preemptions, aborts and resets over vLLM's own scheduler.
 
-    python walk.py MODEL_FOLDER [--steps 10000] [--seed 0] [SHAPE ...]
+    python walk.py [--steps 10000] [--seed 0] MODEL_FOLDER [SHAPE ...]
 
 It runs in vLLM's environment, without a model: whatever a step would have computed is made up. Beside it goes a
 model of what must hold: who refers to which block, and how far each pin's next hit reaches. It prints a line of
