@@ -16,9 +16,10 @@ from engine_versions import on
 pytestmark = on("vllm")
 FOLDER = Path(__file__).parent / "vllm_groups"
 STEPS = int(os.environ.get("PENSTOCK_TEST_GROUPS_STEPS", "10000"))
-# Each kind of attention alone and all together; other shapes take fewer steps.
+# Each kind of attention beside full, and all together; all shapes take fewer steps that overlap, as on a GPU.
 MOST_STEPS = ("full", "five windows and full", "three states and full", "full, a window and states")
-FEWER = (
+ALL = (
+    *MOST_STEPS,
     *("latent", "only a window", "full and a window", "full and states", "windows of other blocks"),
     *("states of larger blocks", "a window kept everywhere", "states at intervals", "a speculative head"),
 )
@@ -35,12 +36,14 @@ def run(environment: Path, script: str, *arguments: object) -> list[dict[str, An
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize(("shapes", "steps"), [(MOST_STEPS, STEPS), (FEWER, STEPS // 10)])
+@pytest.mark.parametrize(
+    ("shapes", "steps", "more"), [(MOST_STEPS, STEPS, ()), (ALL, STEPS // 10, ("--overlaps",))]
+)
 def test_no_block_is_lost_no_pinned_hit_is_shortened_and_no_turn_waits_for_ever(
-    engine_env: Path, tiny_model: Path, shapes: tuple[str, ...], steps: int
+    engine_env: Path, tiny_model: Path, shapes: tuple[str, ...], steps: int, more: tuple[str, ...]
 ) -> None:
     """Random turns, pins, discards, evictions, preemptions; what the script asserts is its own."""
-    said = run(engine_env, "walk.py", "--steps", steps, tiny_model, *shapes)
+    said = run(engine_env, "walk.py", *more, "--steps", steps, tiny_model, *shapes)
     assert [(one["shape"], one["steps"]) for one in said] == [(shape, steps) for shape in shapes]
     for one in said:
         assert (

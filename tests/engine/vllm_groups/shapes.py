@@ -65,7 +65,7 @@ SHAPES = {
     "full and a window": Shape(groups=[full(16), window(16, 100)], blocks=180),
     "five windows and full": Shape(groups=[window(16, 100)] * 5 + [full(16)], blocks=420),
     "full and states": Shape(groups=[full(64), states(64)], blocks=44),
-    "three states and full": Shape(groups=[states(64)] * 3 + [full(64)], blocks=64),
+    "three states and full": Shape(groups=[states(64)] * 3 + [full(64)], blocks=54),
     "full, a window and states": Shape(groups=[full(32), window(32, 100), states(32)], blocks=110),
     "windows of other blocks": Shape(groups=[full(32), window(16, 100)], blocks=110),
     "states of larger blocks": Shape(groups=[full(16), states(64)], blocks=140),

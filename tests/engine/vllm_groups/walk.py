@@ -1,6 +1,6 @@
 """Random turns, pins, discards, evictions, preemptions, aborts and resets over vLLM's own scheduler.
 
-    python walk.py [--steps 10000] [--seed 0] MODEL_FOLDER [SHAPE ...]
+    python walk.py [--steps 10000] [--seed 0] [--overlaps] MODEL_FOLDER [SHAPE ...]
 
 It runs in vLLM's environment, without a model: whatever a step would have computed is made up. Beside it goes a
 model of what must hold: who refers to which block, and how far each pin's next hit reaches. It prints a line of
@@ -13,8 +13,9 @@ import os
 import random
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from shapes import MOST_TOKENS, SHAPES, Shape, make_scheduler
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -43,7 +45,6 @@ from engine_hooks.vllm.scheduler_side import SchedulerSide
 PROGRAMS = 12
 SYSTEM = list(range(10, 100))  # what all programs begin with
 POLICIES = (STOCK, EnginePolicies(priority=Mlfq(), memory=Opportunistic()))
-STUCK_STEPS = 20  # without a token, while turns are there
 CHECK_EVERY = 25
 KINDS = {  # what happens, how often
     "nothing": 60,
@@ -61,12 +62,22 @@ KINDS = {  # what happens, how often
 step_planned = Attached.step_planned
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A pin keeps the hit that there was when it was taken."""
+
+    lock: Any
+    hashes: Sequence[bytes]
+    tokens: int
+
+
 class Walk:
     """One shape's scheduler with the plugin, programs, and what must hold."""
 
-    def __init__(self, shape: Shape, model: Path, seed: int) -> None:
+    def __init__(self, shape: Shape, model: Path, seed: int, *, overlaps: bool) -> None:
         self.side = SchedulerSide(Settings(pin_budget_ratio=0.95))
-        self.scheduler = make_scheduler(self.side.wraps(Scheduler), shape, model)
+        chosen = AsyncScheduler if overlaps else Scheduler
+        self.scheduler = make_scheduler(self.side.wraps(chosen), shape, model)
         assert self.side.attached is not None, self.side.passive_because
         self.attached: Attached = self.side.attached
         self.told: Counter[str] = Counter()
@@ -75,10 +86,11 @@ class Walk:
         self.hasher = get_request_block_hasher(self.pool.hash_block_size, sha256)
         self.contexts = {f"p{number}": list(SYSTEM) for number in range(PROGRAMS)}
         self.turns: dict[str, str] = {}  # of requests that are there: whose they are
-        self.locks: dict[int, Any] = {}  # the plugin's references, as it took them
-        self.promised: dict[str, tuple[Any, int]] = {}  # by program: the lock of its pin, and the hit that it keeps
+        self.locks: dict[int, Promise] = {}  # what the plugin refers to, as it began to
         self.counts: Counter[str] = Counter()
-        self.number = self.idle_steps = 0
+        self.number = 0
+        self.overlaps = overlaps  # a step is planned before the one before it has come to its end, as on a GPU
+        self.in_flight: deque[tuple[Any, set[str]]] = deque()
         self._watch()
 
     @property
@@ -88,12 +100,17 @@ class Walk:
     def _watch(self) -> None:
         """Note the references that the plugin takes and gives back; look before a pin ends with its next turn."""
         view = self.attached._view
-        locked, unlock = view._locked, view.unlock
+        unlock = view.unlock
 
-        def watched(blocks: Sequence[Any]) -> Any:
-            lock = locked(blocks)
-            if lock is not None:
-                self.locks[id(lock)] = lock
+        def watched(lock_key: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def lock(key: Any) -> Any:
+                made = lock_key(key)
+                if made is not None:
+                    self.locks[id(made)] = Promise(made, key.hashes, self._hit(key.hashes))
+                    self.counts["pins"] += 1
+                    self.counts["pinned tokens"] += self.locks[id(made)].tokens
+                return made
+
             return lock
 
         def given_back(lock: Any) -> None:
@@ -104,7 +121,8 @@ class Walk:
             self.returned(output)
             step_planned(attached, output)
 
-        view._locked, view.unlock = watched, given_back  # type: ignore[method-assign]
+        view.lock, view.lock_held = watched(view.lock), watched(view.lock_held)  # type: ignore[method-assign]
+        view.unlock = given_back  # type: ignore[method-assign]
         Attached.step_planned = before_planned  # type: ignore[method-assign, assignment]
 
     # What happens
@@ -114,7 +132,6 @@ class Walk:
         self.number += 1
         getattr(self, self.random.choices(list(KINDS), list(KINDS.values()))[0])()
         self.engine_steps()
-        self.promise()
         if self.number % CHECK_EVERY == 0:
             self.check()
 
@@ -132,7 +149,7 @@ class Walk:
         context, output = self.contexts[program], rng.choice((1, 5, 20, 80))
         new = [rng.randrange(100, 30_000) for _ in range(rng.choice((3, 30, 150, 400)))]
         if len(context) + len(new) + output > MOST_TOKENS * 3 // 4 or rng.random() < 0.05:
-            context, self.promised[program] = list(SYSTEM), (None, 0)
+            context = list(SYSTEM)
         elif rng.random() < 0.1:
             context = context[: rng.randrange(len(SYSTEM), len(context) + 1)]  # its client rewrote history
         self.counts["turns"] += 1
@@ -209,7 +226,6 @@ class Walk:
         held = any(self._held())
         assert self.scheduler.reset_prefix_cache() is not held
         if not held:
-            self.promised.clear()
             assert not self.locks and self.pool.get_num_free_blocks() == self.pool.num_gpu_blocks - 1
             self.counts["resets"] += 1
 
@@ -219,24 +235,31 @@ class Walk:
         self.attached.on_heartbeat(beat)
 
     def engine_steps(self) -> None:
+        """A step is planned, and one that was planned before it comes to its end."""
         scheduler = self.scheduler
-        if not scheduler.has_requests():
-            return
-        output = scheduler.schedule()
-        self.idle_steps = 0 if output.total_num_scheduled_tokens or not self.turns else self.idle_steps + 1
-        assert self.idle_steps < STUCK_STEPS, f"{len(scheduler.waiting)} turns wait, {len(scheduler.running)} run"
+        if scheduler.has_requests():
+            output = scheduler.schedule()
+            samples = [
+                name for name in output.num_scheduled_tokens if not scheduler.requests[name].is_prefill_chunk
+            ]
+            self.in_flight.append((output, set(samples)))
+            moves = any(each.total_num_scheduled_tokens for each, _ in self.in_flight)
+            turns = f"{len(scheduler.waiting)} turns wait, {len(scheduler.running)} run"
+            assert moves or not self.turns, f"{turns}, and a step has nothing to do"
+        while len(self.in_flight) > (self.overlaps and scheduler.has_requests()):
+            self._step_ends(*self.in_flight.popleft())
+
+    def _step_ends(self, output: Any, samples: set[str]) -> None:
         names = list(output.num_scheduled_tokens)
-        sampled = []
-        for name in names:
-            request = scheduler.requests[name]
-            done = request.num_computed_tokens >= request.num_tokens  # it counts ahead of the step
-            sampled.append([self.random.randrange(100, 30_000)] if done else [])
-        index = {name: position for position, name in enumerate(names)}
-        made = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=sampled)
-        requests = {name: scheduler.requests[name] for name in names}
-        scheduler.update_from_output(output, made)
+        made = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: position for position, name in enumerate(names)},
+            sampled_token_ids=[[self.random.randrange(100, 30_000)] if name in samples else [] for name in names],
+        )
+        requests = {name: self.scheduler.requests[name] for name in names if name in self.scheduler.requests}
+        self.scheduler.update_from_output(output, made)
         for name, request in requests.items():
-            if request.is_finished():
+            if request.is_finished() and name in self.turns:
                 self.contexts[self.turns[name]] = list(request.all_token_ids)
                 self._over(name)
 
@@ -252,32 +275,19 @@ class Walk:
         coordinator = self.scheduler.kv_cache_manager.coordinator
         return int(coordinator.find_longest_cache_hit(hashes, len(hashes) * self.pool.hash_block_size)[1])
 
-    def _pins(self) -> Iterator[tuple[str, Any, Any]]:
-        for program, held in self.attached._pins._held.items():
-            if held.context is not None:
-                yield program, held.lock, held.context.key.hashes
-
-    def promise(self) -> None:
-        """A pin promises the hit that there was when it was taken."""
-        for program, lock, hashes in self._pins():
-            if self.promised.get(program, (None, 0))[0] is not lock:
-                self.promised[program] = (lock, self._hit(hashes))
-                self.counts["pins"] += 1
-                self.counts["pinned tokens"] += self.promised[program][1]
-
     def returned(self, output: Any) -> None:
         """A pinned program's turn is scheduled: it finds what was promised, as far as it still asks for it."""
-        pins = {program: (lock, hashes) for program, lock, hashes in self._pins()}
+        pins = self.attached._pins._held
         for new in output.scheduled_new_reqs:
-            program = self.turns.get(new.req_id, "")
-            if program not in pins or program not in self.promised:
+            held, request = pins.get(self.turns.get(new.req_id, "")), self.scheduler.requests[new.req_id]
+            if held is None:
                 continue
-            lock, hashes = pins[program]
-            request, (known, promised) = self.scheduler.requests[new.req_id], self.promised[program]
-            same = request.block_hashes[: len(hashes)] == hashes
-            if known is lock and same and request.num_tokens > len(hashes) * self.pool.hash_block_size:
-                found = new.num_computed_tokens
-                assert found >= promised, f"{program} found {found} tokens where {promised} were pinned"
+            promise, found = self.locks[id(held.lock)], new.num_computed_tokens
+            asked = list(request.block_hashes[: len(promise.hashes)]) == list(promise.hashes)
+            if asked and request.num_tokens > len(promise.hashes) * self.pool.hash_block_size:
+                assert found >= promise.tokens, (
+                    f"{new.req_id} found {found} tokens, and {promise.tokens} were pinned"
+                )
                 self.counts["returns to a pin"] += 1
                 self.counts["found tokens"] += found
 
@@ -293,8 +303,9 @@ class Walk:
     def check(self) -> None:
         """All blocks are accounted for, and pinned hits are there still."""
         holders = Counter(block.block_id for block in self._held())
-        for lock in self.locks.values():
-            holders.update(block.block_id for block in lock.receipt)
+        for promise in self.locks.values():
+            holders.update(block.block_id for block in promise.lock.receipt)
+            assert self._hit(promise.hashes) >= promise.tokens, "a pin lost a part"
         pool = self.pool
         references = {block.block_id: block.ref_cnt for block in pool.blocks[1:] if block.ref_cnt}
         assert references == dict(holders), "references without a holder, or the other way round"
@@ -306,16 +317,13 @@ class Walk:
         assert told.total == self.attached.pool_tokens == (pool.num_gpu_blocks - 1) * self._page
         pins = self.attached._pins
         assert {id(each.lock) for each in pins._held.values()} == set(self.locks), "a pin is lost, or a lock"
-        assert pins.tokens == sum(len(lock.receipt) for lock in self.locks.values()) * self._page
-        for program, lock, hashes in self._pins():
-            known, promised = self.promised.get(program, (None, 0))
-            assert known is not lock or self._hit(hashes) >= promised, f"the pin of {program} lost a part"
+        assert pins.tokens == sum(len(promise.lock.receipt) for promise in self.locks.values()) * self._page
         assert not self.side.guard.failures, self.side.guard.failures
 
     def end(self) -> None:
         """All turns come to an end, pins are let go, and the pool is as it was."""
         for _ in range(5000):
-            if not self.scheduler.has_requests():
+            if not self.scheduler.has_requests() and not self.in_flight:
                 break
             self.engine_steps()
         assert not self.turns, self.turns
@@ -334,11 +342,12 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--steps", type=int, default=10_000, help="for each shape")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--overlaps", action="store_true", help="steps do, as on a GPU")
     args = parser.parse_args()
     Emitter.start = lambda emitter, *more: None  # type: ignore[method-assign, assignment]
     init_none_hash(sha256)
     for name in args.shapes:
-        walk = Walk(SHAPES[name], args.model, args.seed)
+        walk = Walk(SHAPES[name], args.model, args.seed, overlaps=args.overlaps)
         try:
             for _ in range(args.steps):
                 walk.step()
