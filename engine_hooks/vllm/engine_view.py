@@ -116,24 +116,15 @@ class EngineView(View):
         return len(lock.receipt) * self.page_tokens
 
     def evict_tail(self, key: ContextKey, most_tokens: int) -> int:
-        """Drop the last blocks of ``key`` that nobody uses and no other known context begins with, of all groups.
-
-        What was computed again, since one group had lost its part, is cached more than once: another look finds it.
-        """
+        """Drop the last blocks of ``key`` that nobody uses and no other known context begins with."""
         most, dropped = self.blocks(most_tokens), 0
-        while dropped < most and (chosen := self._unused_tail(key, most - dropped)):
+        first = self.groups.own_from(self._shared_hashes(key))
+        while dropped < most and (chosen := self.groups.unused(key, first, most - dropped)):
             self._drop(chosen)
             dropped += len(chosen)
-        return dropped * self.page_tokens
-
-    def _unused_tail(self, key: ContextKey, most: int) -> list[Any]:
-        """So many blocks, or the few more that end where the last of them does; the context's end first."""
-        chosen: dict[int, Any] = {}
-        for index in range(len(key.hashes) - 1, self.groups.own_from(self._shared_hashes(key)) - 1, -1):
-            chosen |= {each.block_id: each for each in self.groups.cached_at(key, index) if not each.ref_cnt}
-            if len(chosen) >= most:
+            if not self.groups.compute_again:
                 break
-        return list(chosen.values())
+        return dropped * self.page_tokens
 
     def _shared_hashes(self, key: ContextKey) -> int:
         """With how many of its first hashes another context begins."""

@@ -39,7 +39,13 @@ def groups_of(scheduler: Any) -> "Groups":
 
 
 class Groups:
-    """The groups of one scheduler, whatever they are, as vLLM looks contexts up in them."""
+    """The groups of one scheduler, whatever they are, as vLLM looks contexts up in them.
+
+    ``compute_again``: whether what is cached is computed again, since another group lost its part: it is cached
+    twice then, and a look finds one.
+    """
+
+    compute_again = True
 
     def __init__(self, scheduler: Any) -> None:
         self._manager = scheduler.kv_cache_manager
@@ -79,11 +85,18 @@ class Groups:
                 if index < len(key.hashes):
                     yield from self._pool.get_cached_block(key.hashes[index], [number]) or ()
 
-    def cached_at(self, key: ContextKey, index: int) -> Iterator[Any]:
-        """The cached blocks of all groups that end with the hash ``index`` of ``key``."""
-        for number, manager in enumerate(self._managers):
-            if self._is_fine or (index + 1) * self._hash_tokens % manager.block_size == 0:
-                yield from self._pool.get_cached_block(key.hashes[index], [number]) or ()
+    def unused(self, key: ContextKey, first: int, most: int) -> list[Any]:
+        """The last so many cached blocks of ``key`` that nobody uses, of all groups, back to the hash ``first``."""
+        found: dict[int, Any] = {}
+        for index in range(len(key.hashes) - 1, first - 1, -1):
+            for number, manager in enumerate(self._managers):
+                if self._is_fine or (index + 1) * self._hash_tokens % manager.block_size == 0:
+                    for block in self._pool.get_cached_block(key.hashes[index], [number]) or ():
+                        if not block.ref_cnt:
+                            found[block.block_id] = block
+            if len(found) >= most:
+                break
+        return list(found.values())
 
     def own_from(self, shared: int) -> int:
         """From which hash on blocks are a context's own, where another begins with its first ``shared`` ones.
@@ -133,6 +146,8 @@ class Groups:
 class OneFullGroup(Groups):
     """One group of full attention: blocks themselves tell what is cached of a context, and are not looked up."""
 
+    compute_again = False
+
     def key_of(self, request: Any) -> ContextKey | None:
         held = self._manager.get_blocks(request.request_id).blocks[0]
         count = min(len(request.block_hashes), len(held), request.num_computed_tokens // self._hash_tokens)
@@ -161,14 +176,19 @@ class OneFullGroup(Groups):
     def needed_of_held(self, key: ContextKey) -> Sequence[Any]:
         return key.blocks
 
-    def cached_at(self, key: ContextKey, index: int) -> Iterator[Any]:
+    def unused(self, key: ContextKey, first: int, most: int) -> list[Any]:
         from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
-        block, block_hash = key.blocks[index], key.hashes[index]
-        if block.block_hash == make_block_hash_with_group_id(block_hash, 0):
-            yield block
-        else:
-            yield from self._pool.get_cached_block(block_hash, [0]) or ()
+        found: list[Any] = []
+        for index in range(len(key.hashes) - 1, first - 1, -1):
+            block, block_hash = key.blocks[index], key.hashes[index]
+            if block.block_hash != make_block_hash_with_group_id(block_hash, 0):
+                (block,) = self._pool.get_cached_block(block_hash, [0]) or (None,)
+            if block is not None and not block.ref_cnt:
+                found.append(block)
+                if len(found) >= most:
+                    break
+        return found
 
     def page_of(self, tokens: int) -> int:
         return self._hash_tokens
