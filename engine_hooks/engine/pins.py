@@ -75,7 +75,7 @@ class Pins:
 
     def _afforded_instead_of_holds(self, lock: Lock) -> bool:
         """Whether there is budget once contexts are let go that nobody has asked for; those are, if there is."""
-        if self.retained_tokens + lock.tokens > self._budget_tokens:
+        if self.retained_tokens + self._view.locked_tokens(lock) > self._budget_tokens:
             return False
         for name in [name for name, held in self._held.items() if not held.asked]:
             self.release(name)
@@ -88,7 +88,7 @@ class Pins:
         return self._budget_ratio() * self._view.pool_tokens
 
     def _affords(self, lock: Lock) -> bool:
-        return self.tokens + lock.tokens <= self._budget_tokens
+        return self.tokens + self._view.locked_tokens(lock) <= self._budget_tokens
 
     def release(self, program_id: str) -> bool:
         """Unpin; False if it was not pinned."""
@@ -107,8 +107,7 @@ class Pins:
         if context is None:
             return "no turn of it ended here"
         self._contexts.forget(program_id)
-        key = context.key
-        self._view.evict_tail(key, len(key))
+        self._view.evict_tail(context.key, self._view.pool_tokens)
         return ""
 
     def expire(self, outlasting: Callable[[], Container[str]] = tuple) -> bool:
@@ -164,7 +163,7 @@ class Pins:
         return [
             Pinned(
                 program_id=name,
-                blocks=self._view.blocks(held.lock.tokens),
+                blocks=self._view.blocks(self._view.locked_tokens(held.lock)),
                 until_ns=held.until_ns,
                 program_arrived_at_ns=self._contexts.arrived_ns(name),
             )
@@ -187,12 +186,12 @@ class Pins:
     @property
     def tokens(self) -> int:
         """What is pinned or held back. A shared prefix counts once for each program that pins it."""
-        return sum(held.lock.tokens for held in self._held.values())
+        return sum(self._view.locked_tokens(held.lock) for held in self._held.values())
 
     @property
     def held_tokens(self) -> int:
         """What of it nobody has asked for yet."""
-        return sum(held.lock.tokens for held in self._held.values() if not held.asked)
+        return sum(self._view.locked_tokens(held.lock) for held in self._held.values() if not held.asked)
 
     @property
     def retained_tokens(self) -> int:

@@ -36,6 +36,9 @@ class ViewDouble:
     def unlock(self, lock: Lock) -> None:
         self.locked.remove(lock.node)
 
+    def locked_tokens(self, lock: Lock) -> int:
+        return lock.tokens
+
     def evict_tail(self, key: str, most_tokens: int) -> int:
         return self.contexts.pop(key)
 
