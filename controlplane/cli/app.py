@@ -15,6 +15,7 @@ from controlplane.cli.config import config_app
 from controlplane.cli.deploy import deploy_app
 from controlplane.cli.examples import epilog
 from controlplane.cli.fleet import fleet_app
+from controlplane.cli.gate import gate
 from controlplane.cli.live import demo, engine_double, replay
 from controlplane.cli.log import log_app
 from controlplane.cli.presets import presets
@@ -28,7 +29,7 @@ from controlplane.cli.what_if import what_if
 
 # The groups are in the order in which people come to them.
 _PANELS = {
-    "Run a node": (up, doctor, bus_app),
+    "Run a node": (up, gate, doctor, bus_app),
     "Run a fleet": (fleet_app,),
     "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),

@@ -17,6 +17,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "reload": ("penstock reload", "penstock reload --api 10.0.0.1:9469"),
     "hold": ("penstock hold PROGRAM", "penstock hold PROGRAM --node gpu7"),
     "release": ("penstock release PROGRAM", "penstock release PROGRAM --json"),
+    "gate": (
+        "penstock gate --upstream http://127.0.0.1:8000",
+        "penstock gate --upstream http://127.0.0.1:11434 --listen 0.0.0.0:8080 --pool-tokens 32768",
+    ),
     "drain": ("penstock drain", "penstock drain --undo"),
     "demo": ("penstock demo", "penstock demo --programs 10 --rate 0.2 --out runs/demo"),
     "simulate": (

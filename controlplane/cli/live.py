@@ -173,7 +173,12 @@ def engine_double(
     node: Node = "local",
     nats: Nats = None,
     state_dir: StateDir = None,
-    no_bus: Annotated[bool, typer.Option("--no-bus", help="Publish nothing and obey no commands.")] = False,
+    no_bus: Annotated[
+        bool,
+        typer.Option(
+            "--no-bus", help="Be a server without the plugin: nothing is told, nothing obeyed, no turn held."
+        ),
+    ] = False,
 ) -> None:
     """Serve the engine *double*: an OpenAI-compatible endpoint over a model of an engine, for demos and tests.
 

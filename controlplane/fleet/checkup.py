@@ -20,8 +20,9 @@ from controlplane.eventloop import task_group
 from controlplane.fleet.metrics_page import PoolPage, read_page
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
+from controlplane.gate.requests import HEALTH_PATH
 
-_HEALTH, _METRICS, _GATE = "/health", "/metrics", "/penstock/health"
+_HEALTH, _METRICS = "/health", "/metrics"
 _MOST_PAGE_BYTES = 16 << 20
 _NO_ANSWER = 0
 
@@ -112,7 +113,7 @@ class Checkup:
 
     async def _knock(self, http: aiohttp.ClientSession, engine: Engine, seen: _Seen) -> None:
         """Whether it is there; and of one without a plugin, what its page tells."""
-        status, text = await self._get(http, engine, seen, _GATE if engine.has_plugin else _METRICS)
+        status, text = await self._get(http, engine, seen, HEALTH_PATH if engine.has_plugin else _METRICS)
         seen.knocking = False
         if engine.has_plugin or status == _NO_ANSWER or engine.standing is Standing.GONE:
             return

@@ -123,6 +123,7 @@ def _parts(config: Config, url: str, daemon: Daemon, bus: FleetBus, lease: Lease
         now_ns=daemon.clock.now_ns,
         limits=limits,
         tenant_header=config.fleet.tenant_header,
+        connect_options=IMPATIENT,
     )
 
     def publisher(node: str, role: str) -> Emitter:

@@ -23,6 +23,7 @@ from controlplane.wire.files import MOST_SECRET_BYTES, read_text
 
 _MOST_BODY_BYTES = 1 << 30
 _COLLECTOR = "collector"
+_UNIX = "unix:"
 # When a turn whose picker was lost is asked for again. Another picker has it at once. One that is alone is awaited,
 # for its restart and the three seconds that Envoy asks nobody who was lost: else all that it held would fall on the
 # engines together. In whole seconds, or a word for the retry policy's own times.
@@ -31,9 +32,10 @@ _RETRY_SOON, _RETRY_SINGLE = "soon", "6"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlane:
-    """What one Envoy needs to know. Addresses are ``HOST:PORT``. Raises ``ConfigError`` for what cannot be.
+    """What one Envoy needs to know. Raises ``ConfigError`` for what cannot be.
 
-    ``pickers`` are the fleet's daemons, the preferred one first: Envoy asks the first that says it leads.
+    Addresses are ``HOST:PORT``; those of pickers and of Envoy's own page may be ``unix:PATH``. ``pickers`` are the
+    fleet's daemons, the preferred one first: Envoy asks the first that says it leads.
     """
 
     pickers: tuple[str, ...]
@@ -42,7 +44,7 @@ class DataPlane:
     listen: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:9901"
     largest_body_bytes: int = 32 << 20  # of a request; a larger one gets a 413
-    health_path: str = "/health"  # of the engines
+    health_path: str = "/health"  # of the engines; empty: none is asked, and all are given turns
     watches_bodies: bool = (
         False  # a copy of every answer goes to the picker, which reads the usage of plain engines
     )
@@ -52,9 +54,10 @@ class DataPlane:
     def __post_init__(self) -> None:
         if not self.pickers:
             raise ConfigError("name at least one picker: --picker HOST:PORT", field="pickers")
-        for address in (*self.pickers, self.listen, self.admin):
-            _socket_address(address)
-        if not self.health_path.startswith("/"):
+        _socket_address(self.listen)
+        for address in (*self.pickers, self.admin):
+            _address(address)
+        if self.health_path and not self.health_path.startswith("/"):
             raise ConfigError(f"expected a path such as /health, got {self.health_path!r}", field="health_path")
         require("largest_body_bytes", self.largest_body_bytes, low=1, high=_MOST_BODY_BYTES)
         require("trace_ratio", self.trace_ratio, low=0, high=1)
@@ -66,7 +69,7 @@ def bootstrap(plane: DataPlane) -> str:
     """Envoy's configuration file, as YAML with its reasons."""
     values = {
         "name": plane.name,
-        "admin": _socket_address(plane.admin),
+        "admin": _address(plane.admin),
         "listen": _socket_address(plane.listen),
         "largest_body": plane.largest_body_bytes,
         "session_headers": [{"header": {"header_name": name}, "terminal": True} for name in SESSION_HEADERS],
@@ -76,13 +79,14 @@ def bootstrap(plane: DataPlane) -> str:
         "pickers": [
             {
                 "priority": number,
-                "lb_endpoints": [{"endpoint": {"address": {"socket_address": _socket_address(at)}}}],
+                "lb_endpoints": [{"endpoint": {"address": _address(at)}}],
             }
             for number, at in enumerate(plane.pickers)
         ],
         "lost_again": _RETRY_SINGLE if len(plane.pickers) == 1 else _RETRY_SOON,
         "endpoints": str(plane.endpoints.absolute()),
-        "health_path": plane.health_path,
+        "found_by": "STATIC" if all(at.startswith(_UNIX) for at in plane.pickers) else "STRICT_DNS",
+        "engine_checks": _health_checks(plane.health_path) if plane.health_path else [],
         "tracing": _tracing(plane) if plane.otlp_endpoint else None,
     }
     form = files("controlplane.fleet").joinpath("envoy.yaml.in").read_text(encoding="utf-8")
@@ -177,6 +181,26 @@ def _collector_address(endpoint: str) -> dict[str, Any]:
             field="otlp_endpoint",
         )
     return _socket_address(rest)
+
+
+def _health_checks(path: str) -> list[dict[str, Any]]:
+    """Of the engines: by each Envoy, once a second."""
+    return [
+        {
+            "timeout": "5s",
+            "interval": "1s",
+            "no_traffic_interval": "1s",
+            "unhealthy_threshold": 3,
+            "healthy_threshold": 1,
+            "http_health_check": {"path": path},
+        }
+    ]
+
+
+def _address(address: str) -> dict[str, Any]:
+    if address.startswith(_UNIX):
+        return {"pipe": {"path": address.removeprefix(_UNIX)}}
+    return {"socket_address": _socket_address(address)}
 
 
 def _socket_address(address: str) -> dict[str, Any]:

@@ -48,7 +48,9 @@ class PickerServer:
     ``turns`` is told of each turn as it goes. It serves nobody before ``set_serving(True)``: the health service
     says so, and whoever asks all the same is sent to another picker. ``patience_s``: after so many seconds in which
     the loop did not turn the process ends, as its held turns are asked for elsewhere only then; 0: never. With
-    ``credentials`` it speaks TLS: Envoy sends it whole requests, with what authorizes them.
+    ``credentials`` it speaks TLS: Envoy sends it whole requests, with what authorizes them. ``health_page``: what
+    it answers to ``GET /penstock/health``, where engines have no such page; ``names_in_request_id``: whether a
+    request's id carries its turn's and program's, too (``gate.request_ids``).
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class PickerServer:
         now_ns: Callable[[], int] = clocks.awake_ns,
         patience_s: float = 3.0,
         credentials: grpc.ServerCredentials | None = None,
+        health_page: Callable[[], object] | None = None,
+        names_in_request_id: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self._picker = PickerContext(
@@ -72,6 +76,8 @@ class PickerServer:
             paths=frozenset(paths),
             now_ns=now_ns,
             continuity=continuity,
+            health=health_page,
+            names_in_request_id=names_in_request_id,
         )
         self._credentials = credentials
         self._serving = False

@@ -1,44 +1,46 @@
-"""The fleet's gate, and what brings it and its daemon together in one process: over the bus, as at any engine.
+"""A gate outside engines, which Envoy asks, and what brings it and a daemon together: the bus, as at any engine.
 
-So the daemon hears the gate through the stream, which a standby reads too, and the gate hears whichever daemon
-leads: its own, or another one, while it has turns yet to let go.
+So a fleet's daemon hears the gate in its own process through the stream, which a standby reads too, and the gate
+hears whichever daemon leads: its own, or another one, while it has turns yet to let go.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.events import FLEET_GATE, Event
 from controlplane.core.model.types import Status
 from controlplane.emit.emitter import Emitter
-from controlplane.fleet.connection import IMPATIENT
 from controlplane.gate import Gate, GateLimits, GateLink, Inbox, Mode
 
 _LED_S = 1.0  # four heartbeats
 
 
 class Front:
-    """A gate of ``fleet`` on the bus at ``url``. Use it in one event loop."""
+    """A gate of ``node``, which may be a fleet, on the bus at ``url``. Use it in one event loop."""
 
     def __init__(
         self,
-        fleet: str,
-        url: str,
+        node: str,
+        url: str | Callable[[], str],
         *,
         now_ns: Callable[[], int],
+        role: str = FLEET_GATE,
         limits: GateLimits | None = None,
         tenant_header: str = "",
+        connect_options: dict[str, Any] | None = None,
     ) -> None:
         self.gate = Gate(send=self._send, now_ns=now_ns, limits=limits, tenant_header=tenant_header)
         link = GateLink(self.gate, send=self._send, publisher=lambda: self.emitter.publisher)
         self._inbox = Inbox(link.receive, now_ns=now_ns)
         self.emitter = Emitter(
             url=url,
-            node=fleet,
-            role=FLEET_GATE,
+            node=node,
+            role=role,
             on_command=self._inbox.post,
             on_heartbeat=self._inbox.post,
-            connect_options=IMPATIENT,
+            connect_options=connect_options,
         )
 
     def start(self) -> None:

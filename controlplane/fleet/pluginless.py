@@ -16,6 +16,7 @@ from controlplane import clocks
 from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prompt_size import PromptSizes, sender_of
 from controlplane.core.model.events import (
+    NO_PLUGIN,
     Event,
     FirstToken,
     OpenTurn,
@@ -31,8 +32,6 @@ from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.usage import AnswerEnds, Usage
 from controlplane.gate.tickets import Ticket
 
-NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
-"""Why such an engine obeys nothing, as its samples tell it."""
 _LAST_BYTES_S = 0.05  # they come on another stream than the news that the answer is over
 _RESTATE_NS = seconds(10)
 _CLOSE_S = 2.0

@@ -23,8 +23,10 @@ from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
+from controlplane.gate.request_ids import REQUEST_ID_HEADER, Carried, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
+    HEALTH_PATH,
     HOLD_HEADER,
     TURN_HEADER,
     count_of,
@@ -76,6 +78,8 @@ class PickerContext:
     paths: frozenset[str]
     now_ns: Callable[[], int]
     continuity: Continuity | None = None
+    names_in_request_id: Callable[[], bool] = lambda: False
+    health: Callable[[], object] | None = None  # what the health page shows; None: engines have their own
     counters: PickerCounters = field(default_factory=PickerCounters)
     awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
     bodies: Bodies = field(init=False)
@@ -167,6 +171,8 @@ class RequestStream:
 
     async def _decide(self, request: Request) -> None:
         """Say where the request goes, once it may. Raises ``_Answered`` if it goes nowhere."""
+        if self._picker.health is not None and request.method == "GET" and request.path == HEALTH_PATH:
+            await self._answer(HTTPStatus.OK, self._picker.health(), {})
         try:
             ticket = await self._ticket_of(request)
         except BadIdentity as bad:
@@ -191,6 +197,10 @@ class RequestStream:
             PROGRAM_HEADER: ticket.program_id,
             HOLD_HEADER: hold_ms(entered.hold_ns),
         }
+        if self._picker.names_in_request_id():
+            carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
+            client_own = request.header(REQUEST_ID_HEADER.encode())
+            own[REQUEST_ID_HEADER] = request_id_with(carried, client_own)
         await self._send_on(request, engines, own)
 
     async def _ticket_of(self, request: Request) -> Ticket | None:
@@ -364,7 +374,7 @@ class RequestStream:
         await self._answer(status, problem(request.path, status, code, message), headers)
 
     async def _answer(self, status: int, content: object, headers: Mapping[str, str]) -> NoReturn:
-        self._picker.counters.refused += 1
+        self._picker.counters.refused += status >= HTTPStatus.BAD_REQUEST
         await self._context.write(messages.answer_at_once(status, content, headers, _REFUSED))
         raise _Answered
 

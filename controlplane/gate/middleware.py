@@ -21,6 +21,7 @@ from controlplane.gate.replies import ReplyReader, ReplyTape
 from controlplane.gate.requests import (
     GATED_METHODS,
     GATED_PATHS,
+    HEALTH_PATH,
     HOLD_HEADER,
     TURN_HEADER,
     hold_ms,
@@ -37,7 +38,6 @@ from controlplane.gate.requests import (
 from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket
 
-HEALTH_PATH = "/penstock/health"
 _CLIENT_CLOSED_REQUEST = 499  # as nginx counts it
 _READ_AT_ONCE = 1 << 14  # bytes of a reply: a millisecond
 

@@ -18,6 +18,7 @@ from controlplane.gate.tickets import Refused, Ticket
 
 GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
 GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
+HEALTH_PATH = "/penstock/health"
 HOLD_HEADER = "x-penstock-hold-ms"
 TURN_HEADER = "x-penstock-turn-id"
 NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it

@@ -25,9 +25,11 @@ from controlplane.daemon.bus.nats_server import binary
 from controlplane.daemon.process.host_probe import pressure_file, usable_cpus
 from controlplane.daemon.process.instance_lock import holder
 from controlplane.eventloop import run
+from controlplane.gate.requests import HEALTH_PATH
 from controlplane.operate.bus_check import check_bus
 from controlplane.operate.client import DaemonFrozen, connect
 from controlplane.operate.finding import Finding, bad, look, ok
+from controlplane.operate.scheduler_check import check_scheduler, front_end_of
 from controlplane.operate.tables import kv_line, title
 from controlplane.transport.endpoint import default_state_dir, socket_path
 from controlplane.transport.loopback import open_url
@@ -67,7 +69,7 @@ def examine(source: Source, *, api: str | None = None, engine: str | None = None
                 begin(_host, config.host),
                 begin(run, check_bus, config, state_dir),
                 begin(_daemon, config, state_dir, api),
-                *([begin(_engine, engine)] if engine else []),
+                *([begin(_engine, engine, config, state_dir, api)] if engine else []),
             ]
         for check in (*checks, *plugins):
             yield from check.result()
@@ -186,17 +188,27 @@ def _listens_at(config: Config) -> str | None:
     return config.api.listen if config.api.listen not in ("", "off") else None
 
 
-def _engine(url: str) -> Iterator[Finding]:
-    page = f"{url.rstrip('/')}/penstock/health"
+def _engine(url: str, config: Config, state_dir: Path, api: str | None) -> Iterator[Finding]:
+    page = f"{url.rstrip('/')}{HEALTH_PATH}"
     try:
         with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
             if not isinstance(health, dict):
                 raise ValueError("no object")
     except (OSError, ValueError, HTTPException) as error:
-        yield bad("gate", *no_gate(page, error))
+        front_end = front_end_of(url, _TIMEOUT_S) if isinstance(error, urllib.error.HTTPError) else ""
+        if front_end:
+            yield from check_scheduler(url, front_end, config.node, lambda: _engines(config, state_dir, api))
+        else:
+            yield bad("gate", *no_gate(page, error))
         return
     yield from _gate(health)
+
+
+def _engines(config: Config, state_dir: Path, api: str | None) -> Any:
+    """Those that the daemon knows. Raises ``ControlPlaneError``."""
+    with connect(api or _listens_at(config), config.node, state_dir, within_s=_TIMEOUT_S) as client:
+        return client.call("ListEngines", limit=0).engines
 
 
 def no_gate(page: str, error: Exception) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.gate import BadIdentity, GatedRequest, identify
+from controlplane.gate.request_ids import carried_by
 
 PROGRAM = "program_id"
 TURN = "penstock_turn"
@@ -31,3 +32,12 @@ def ungated_labels(scope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[
     except BadIdentity:
         return {}
     return {} if identity.anonymous else {PROGRAM: identity.program_id}
+
+
+def carried_labels(request_id: str) -> dict[str, str]:
+    """Those that a gate outside of the engine wrote into the request's id; none where there is no such gate."""
+    carried = carried_by(request_id)
+    if carried is None:
+        return {}
+    labels = {PROGRAM: carried.program_id, TURN: carried.turn_id}
+    return {**labels, TRACE: carried.trace} if carried.trace else labels

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.model.text import sanitize
-from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN
+from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN, carried_labels
 
 _UNNAMED = "request-"
 
@@ -100,7 +100,7 @@ class View(ABC):
 
     @abstractmethod
     def labels_of(self, request: Any) -> Mapping[str, Any]:
-        """What the HTTP side wrote down for us."""
+        """What the plugin's HTTP side wrote down for us; nothing where it has no part in the request."""
 
     @abstractmethod
     def session_of(self, request: Any) -> object:
@@ -108,19 +108,23 @@ class View(ABC):
 
     def program_of(self, request: Any) -> str:
         """The request's program, whichever carrier holds it; a request without one is its own."""
-        return named(self.labels_of(request).get(PROGRAM) or self.session_of(request), self.id_of(request))
+        return named(self._labels(request).get(PROGRAM) or self.session_of(request), self.id_of(request))
 
     def turn_of(self, request: Any) -> str:
         """The gate's id of this turn, else the engine's."""
-        return str(self.labels_of(request).get(TURN) or self.id_of(request))
+        return str(self._labels(request).get(TURN) or self.id_of(request))
 
     def parent_of(self, request: Any) -> str:
         """The program on whose slot it rides, as its gate says; empty for none."""
-        return str(self.labels_of(request).get(PARENT) or "")
+        return str(self._labels(request).get(PARENT) or "")
 
     def trace_of(self, request: Any) -> str:
         """The client's span, as its gate says; empty for none."""
-        return str(self.labels_of(request).get(TRACE) or "")
+        return str(self._labels(request).get(TRACE) or "")
+
+    def _labels(self, request: Any) -> Mapping[str, Any]:
+        """The plugin's own, else those of a gate outside."""
+        return self.labels_of(request) or carried_labels(self.id_of(request))
 
     @abstractmethod
     def prompt_tokens(self, request: Any) -> int: ...

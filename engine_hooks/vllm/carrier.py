@@ -1,10 +1,12 @@
-"""Carries a turn's identity from the HTTP request to the scheduler: in ``sampling_params.extra_args["penstock"]``.
+"""Carries a turn's identity from the HTTP request to the scheduler, in ``sampling_params.extra_args``.
 
 vLLM copies that dictionary to the scheduler's ``Request`` on every route and reads nothing of it that is not its
 own. What leads from the one to the other is a context variable: the handler runs in the request's own context.
+Clients write into that dictionary too, as ``vllm_xargs``: ours has a name that is made up anew for each server.
 """
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -14,7 +16,7 @@ from controlplane.gate.asgi import App, Receive, Scope, SendMessage
 from engine_hooks.engine.labels import gated_labels, ungated_labels
 from engine_hooks.engine.ranks import rank_of
 from engine_hooks.guard import Guard
-from engine_hooks.vllm.engine_view import CARRIED
+from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 
 _CHOSEN = "data_parallel_rank"  # of a request: the rank that it is sent to
 _SCOPE: ContextVar[Mapping[str, Any] | None] = ContextVar("penstock_scope", default=None)
@@ -57,20 +59,12 @@ def sent_to_its_rank(more: dict[str, Any], scope: Mapping[str, Any] | None) -> d
 
 
 def label(params: Any, scope: Mapping[str, Any] | None) -> None:
-    """Write the identity of the request with this ASGI ``scope`` into ``params.extra_args``.
-
-    What a client wrote there under our name is taken out: nobody has checked it.
-    """
-    extra = params.extra_args or {}
-    own = {name: value for name, value in extra.items() if name != CARRIED}
-    labels: Mapping[str, str] = {}
-    if scope is not None:
-        gated = scope.get("penstock")
-        if isinstance(gated, GatedRequest):
-            labels = gated_labels(gated)
-        else:
-            labels = ungated_labels(scope, {"custom_params": own})
+    """Write the identity of the request with this ASGI ``scope`` into ``params.extra_args``."""
+    if scope is None:
+        return
+    gated, own = scope.get("penstock"), params.extra_args or {}
+    labels = (
+        gated_labels(gated) if isinstance(gated, GatedRequest) else ungated_labels(scope, {"custom_params": own})
+    )
     if labels:
-        params.extra_args = {**own, CARRIED: dict(labels)}
-    elif len(own) < len(extra):
-        params.extra_args = own
+        params.extra_args = {**own, os.environ[LABELS_VARIABLE]: labels}

@@ -5,13 +5,14 @@ given out: those without a hash first, then the least recently used, the ends of
 hit takes them out of it again. One KV cache group is assumed (``verify.no_pins``).
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine_hooks.engine.view import Lock, PoolTokens, View
 
-CARRIED = "penstock"  # in sampling_params.extra_args
+LABELS_VARIABLE = "PENSTOCK_PLUGIN_LABELS"  # where labels are in sampling_params.extra_args: no client knows it
 _GROUP = 0
 _UNANSWERED = frozenset({"FINISHED_ABORTED", "FINISHED_IGNORED", "FINISHED_ERROR"})
 
@@ -36,6 +37,7 @@ class EngineView(View):
         self.page_tokens = int(scheduler.block_size)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
         self._keys = keys
+        self._labels_at = os.environ.get(LABELS_VARIABLE, "")
         self._scheduled: tuple[str, int] = ("", 0)
 
     @property
@@ -160,7 +162,7 @@ class EngineView(View):
 
     def labels_of(self, request: Any) -> Mapping[str, Any]:
         extra = getattr(request.sampling_params, "extra_args", None)  # of a pooling request: None has none
-        labels = extra.get(CARRIED) if isinstance(extra, dict) else None
+        labels = extra.get(self._labels_at) if isinstance(extra, dict) else None
         return labels if isinstance(labels, dict) else {}
 
     def session_of(self, request: Any) -> object:

@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,10 @@ from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
 from engine_hooks.guard import Guard, log
 from engine_hooks.vllm.carrier import Carry, labelling
+from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import SERVER_TARGETS
-from engine_hooks.vllm.verify import ranks_of, report_problems, unproven_server, vllm_version
+from engine_hooks.vllm.verify import no_gate, ranks_of, report_problems, unproven_server, vllm_version
 
 _MARK = "penstock"
 _ONE_OF_SEVERAL = "ApiServer_"
@@ -47,6 +49,10 @@ class Server:
             self._health_file = HealthFile(shared=bool(_which_server()))
             os.environ[PORT_VARIABLE] = str(port)
             os.environ[RANKS_VARIABLE] = str(ranks_of(args))
+            if not _which_server():
+                os.environ[LABELS_VARIABLE] = f"penstock-{secrets.token_hex(8)}"
+            if self._settings.obeys and (why := no_gate(args)):
+                log.warning("penstock: no gate in this server: %s", why)
 
     def app_made(self, app: Any) -> None:
         """An app is about to build its middlewares; only vLLM's has its server's arguments."""

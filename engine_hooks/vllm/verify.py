@@ -36,11 +36,6 @@ def report_problems(problems: Iterable[Problem]) -> frozenset[Feature]:
     return shared.report_problems(problems, f"vLLM {vllm_version() or '?'}")
 
 
-def unproven_server(args: Any) -> str:
-    """Why the gate stays passive with these server arguments; empty if it need not."""
-    return _no_gate() or _unproven_ranks(args)
-
-
 def unproven_engine(vllm_config: Any, port: str) -> str:
     """Why the engine's side stays passive with this configuration; empty if it need not.
 
@@ -55,7 +50,7 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
     between = sorted(_BETWEEN_ENGINES.intersection(_connectors(transfer)))
     if between:
         return f"kv_connector={between[0]} is not supported yet: {DISAGGREGATED}"
-    return _no_gate() or _unproven_parallel(getattr(vllm_config, "parallel_config", None))
+    return _unproven_parallel(getattr(vllm_config, "parallel_config", None))
 
 
 def no_pins(scheduler: Any) -> str:
@@ -87,11 +82,14 @@ def _connectors(transfer: Any) -> Iterator[str]:
             yield part["kv_connector"]
 
 
-def _no_gate() -> str:
-    """The Rust frontend has no ASGI application that a gate could stand in."""
-    if os.environ.get(RUST_VARIABLE, "0") not in ("", "0"):
-        return f"{RUST_VARIABLE} is set, and the Rust frontend has no place for a gate"
-    return ""
+def no_gate(args: Any) -> str:
+    """Why no gate can be in the server with these arguments; empty if one can. Its scheduler is steered anyway.
+
+    vLLM asks for the variable in this command only.
+    """
+    if os.environ.get(RUST_VARIABLE, "0") in ("", "0") or getattr(args, "subparser", None) != "serve":
+        return ""
+    return "vLLM's Rust front end has no place for one; `penstock gate --upstream URL` runs one before it"
 
 
 def ranks_of(args: Any) -> int:
@@ -100,8 +98,11 @@ def ranks_of(args: Any) -> int:
     return size if isinstance(size, int) else 1
 
 
-def _unproven_ranks(args: Any) -> str:
-    """Ranks are told apart and chosen where this one server starts them all and sends each its requests."""
+def unproven_server(args: Any) -> str:
+    """Why the gate stays passive with these server arguments; empty if it need not.
+
+    Ranks are told apart and chosen where this one server starts them all and sends each its requests.
+    """
     ranks = ranks_of(args)
     if ranks < 2:
         return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
+from engine_server import EngineServer
 from support.daemon_process import eventually
 
 REQUEST_TIMEOUT_S = 300.0
@@ -41,10 +42,11 @@ class Reply:
 
 
 class EngineClient:
-    """Speaks to one engine as the programs that a test names."""
+    """Speaks to one engine as the programs that a test names, in the header that it takes."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
-        self.url = url
+    def __init__(self, engine: EngineServer, http: aiohttp.ClientSession) -> None:
+        self.url = engine.url
+        self._session_header = engine.session_header
         self._http = http
         self.programs: set[str] = set()
 
@@ -72,9 +74,11 @@ class EngineClient:
             body["stream_options"] = {"include_usage": True}
         return await self.post(path, {**body, **more}, program_id)
 
-    async def post(self, path: str, body: Mapping[str, Any], program_id: str = "") -> Reply:
-        """POST ``body`` as a turn of the program; of none without ``program_id``."""
-        headers = {"x-litellm-session-id": program_id} if program_id else {}
+    async def post(self, path: str, body: Mapping[str, Any], program_id: str = "", **more: str) -> Reply:
+        """POST ``body`` as a turn of the program; of none without ``program_id``. ``more``: of its headers."""
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        if program_id:
+            headers[self._session_header] = program_id
         if program_id:
             self.programs.add(program_id)
         async with self._http.post(f"{self.url}{path}", json=body, headers=headers) as response:

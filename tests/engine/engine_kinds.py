@@ -16,7 +16,8 @@ class EngineKind:
     version whose environment stands on its own; any other lies on it as a layer. ``tested``: those that each run of
     the tests is about. ``look``: the modules whose first import proves an environment. ``server``:
     the class that runs it, by module and name. ``head_dim``: the least that its attention on a CPU takes.
-    ``standin``: whether ``cpu_standin`` is a part of its environment.
+    ``standin``: whether ``cpu_standin`` is a part of its environment. ``borrowed``: a distribution, and a file in
+    it that the build for CPUs lacks; an environment does without where it cannot be had.
     """
 
     name: str
@@ -28,6 +29,7 @@ class EngineKind:
     server: str
     head_dim: int = 16
     standin: bool = False
+    borrowed: tuple[str, str] | None = None
 
     @property
     def server_class(self) -> Any:
@@ -59,6 +61,7 @@ _ALL = (
         look="vllm.v1.core.sched.scheduler, vllm.v1.engine.core",
         server="vllm_server:VllmServer",
         head_dim=32,
+        borrowed=("vllm", "vllm/vllm-rs"),  # its front end in Rust
     ),
 )
 KINDS: Mapping[str, EngineKind] = {kind.name: kind for kind in _ALL}

@@ -91,9 +91,10 @@ async def policies_told(engine: EngineServer, config: str) -> None:
 class Scene(EngineClient):
     """An engine's client that hears its events, and speaks to it as the daemon does."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, client: Any, block_tokens: int) -> None:
-        super().__init__(url, http)
-        self.block_tokens = block_tokens  # of the engine's pool
+    def __init__(self, engine: EngineServer, http: aiohttp.ClientSession, client: Any) -> None:
+        super().__init__(engine, http)
+        self.block_tokens = engine.block_tokens  # of the engine's pool
+        self._has_gate = engine.has_gate
         self.events: list[Event] = []
         self.commands: list[Command] = []
         self._client = client
@@ -224,10 +225,9 @@ class Scene(EngineClient):
             last = max((command.command_id for command in self.commands), default=0)
             paused = await self.say(*(Pause(program_id=name) for name in names), after=last)
             released = await self.say(*(Release(program_id=name) for name in names), after=last)
+            awaited = [*paused[-1:] * self._has_gate, released[-1]]
             with contextlib.suppress(AssertionError):  # a test may leave nobody who answers
-                await eventually(
-                    lambda: self._answered(paused[-1], released[-1]), what="answers", timeout_s=_LAST_WORDS_S
-                )
+                await eventually(lambda: self._answered(*awaited), what="answers", timeout_s=_LAST_WORDS_S)
 
     async def _answered(self, *command_ids: int) -> bool:
         answers = [*self.heard(CommandApplied), *self.heard(CommandRejected)]
@@ -243,16 +243,17 @@ def _session() -> aiohttp.ClientSession:
 def play(
     story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus, config: str = ""
 ) -> None:
-    """Tell the plugin of the bus and run ``story`` once both its processes are on it.
+    """Tell the plugin of the bus and run ``story`` once each of its parts is on it.
 
     A daemon with ``config``, or one that was started before, governs the gate then.
     """
 
     async def main() -> None:
         async with scene_of(engine, bus) as scene:
-            before = await scene.boot_id()
+            before = await scene.boot_id() if engine.has_gate else ""
             bus.announce(engine)
-            await scene.governed_anew(before)
+            if engine.has_gate:
+                await scene.governed_anew(before)
             # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
             own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
             await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
@@ -278,7 +279,7 @@ async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
     client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
     try:
         async with _session() as http:
-            scene = Scene(engine.url, http, client, engine.block_tokens)
+            scene = Scene(engine, http, client)
             await scene.listen()
             yield scene
     finally:
@@ -290,6 +291,6 @@ def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer)
 
     async def main() -> None:
         async with _session() as http:
-            await story(EngineClient(engine.url, http))
+            await story(EngineClient(engine, http))
 
     asyncio.run(main())

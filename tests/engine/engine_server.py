@@ -50,6 +50,8 @@ class EngineServer:
     """
 
     block_tokens = 1  # a page of its KV pool
+    has_gate = True  # whether the plugin has a place for one in it
+    session_header = "x-litellm-session-id"  # by which its clients name their program
     start_timeout_s = START_TIMEOUT_S
 
     def __init__(

@@ -2,39 +2,27 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from engine_load import PROMPT_TOKENS
 from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
-from engine_server import ROOT, STARTUP, EngineServer, Launch
+from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
-from vllm_server import VllmServer
+from vllm_server import ServeCommand
 
 from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
 
 SERVERS, WINDOW, PROGRAMS, TURNS = 2, 2, 8, 4
-NAME = Path(__file__).parent / "vllm_name"
 
 pytestmark = on("vllm")
-
-
-class ServeCommand(VllmServer):
-    """``vllm serve``, which starts several API servers where the module starts one."""
-
-    def _launch(self, model: Path) -> list[str]:
-        arguments = super()._launch(model)
-        at = arguments.index("vllm.entrypoints.openai.api_server")
-        return [*arguments[:at], "vllm.entrypoints.cli.main", "serve", *arguments[at + 1 :]]
 
 
 @pytest.fixture(scope="module")
 def servers(launch: Launch) -> Iterator[EngineServer]:
     """The engine with two API servers and the plugin."""
-    path = {"PYTHONPATH": f"{ROOT}:{STARTUP}:{NAME}"}
-    yield from launch("servers", "--api-server-count", str(SERVERS), variables=path, server_class=ServeCommand)
+    yield from launch("servers", "--api-server-count", str(SERVERS), server_class=ServeCommand)
 
 
 async def all_governed(scene: Scene) -> list[str]:

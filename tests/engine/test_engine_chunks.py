@@ -138,7 +138,7 @@ def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
             assert [reply.status for reply in replies] == [200] * 3
 
     async def story(scene: Scene) -> None:
-        other = EngineClient(chunk_engine.url, scene._http)
+        other = EngineClient(chunk_engine, scene._http)
         before = await other.boot_id()
         bus.announce(chunk_engine)
         await other.governed_anew(before)

@@ -89,7 +89,7 @@ def test_either_goes_on_while_the_other_is_started_again(
 
     async def story(scene: Scene) -> None:
         bus.announce(sglang)
-        clients = [scene, EngineClient(sglang.url, scene._http)]
+        clients = [scene, EngineClient(sglang, scene._http)]
         await clients[1].mode("governed")
         agents = [Agents(client, label) for client, label in zip(clients, ("at-vllm", "at-sglang"), strict=True)]
         running = [asyncio.create_task(each.run()) for each in agents]

@@ -6,6 +6,7 @@ from pathlib import Path
 from engine_server import ROOT, STARTUP, EngineServer
 
 ASYNC = Path(__file__).parent / "vllm_async"  # scheduling overlaps with steps there, as on a GPU
+NAME = Path(__file__).parent / "vllm_name"
 PATH = f"{ROOT}:{STARTUP}:{ASYNC}"
 
 _ENVIRONMENT = {
@@ -52,3 +53,25 @@ class VllmServer(EngineServer):
 
     def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
         return {**_ENVIRONMENT, "PYTHONPATH": PATH, "VLLM_PLUGINS": ",".join((*plugins, "penstock_async"))}
+
+
+class ServeCommand(VllmServer):
+    """``vllm serve``, which starts several API servers, or another front end, where the module starts one."""
+
+    def _launch(self, model: Path) -> list[str]:
+        arguments = super()._launch(model)
+        at = arguments.index("vllm.entrypoints.openai.api_server")
+        return [*arguments[:at], "vllm.entrypoints.cli.main", "serve", *arguments[at + 1 :]]
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**super()._own_variables(plugins), "PYTHONPATH": f"{PATH}:{NAME}"}
+
+
+class RustFrontEnd(ServeCommand):
+    """The same with the front end in Rust, in which nothing of Python's runs."""
+
+    has_gate = False
+    session_header = "x-session-id"
+
+    def _own_variables(self, plugins: Sequence[str]) -> dict[str, str]:
+        return {**super()._own_variables(plugins), "VLLM_USE_RUST_FRONTEND": "1"}

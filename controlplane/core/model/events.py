@@ -20,6 +20,10 @@ def place_of(publisher: str) -> str:
     return publisher.rpartition("/")[0]
 
 
+NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
+"""Why an engine obeys nothing of which others tell; see ``PoolSampled.reason``."""
+
+
 SERVING_ROLES = ("engine", "gate")
 """The roles of those who serve turns."""
 

@@ -13,6 +13,8 @@ import msgspec
 from anyio import CancelScope, create_task_group, fail_after, open_process
 from anyio.abc import ByteReceiveStream
 
+from controlplane.daemon.process.exec_bound import ends_with_us
+
 WHAT_IF = (sys.executable, "-m", "controlplane", "what-if")
 _FORMAT = 1
 _MOST_CPU_S = 300
@@ -56,7 +58,7 @@ async def replay(log: Path, options: Sequence[str], command: Sequence[str] = WHA
 async def _run(command: Sequence[str], name: str) -> tuple[bytes, str]:
     try:
         with fail_after(_WITHIN_S):
-            done = await _ended([*low_priority_exec(), *command])
+            done = await _ended([*ends_with_us(cpu_s=_MOST_CPU_S), *command])
     except (OSError, TimeoutError) as error:
         return b"", f"{name}: {error or f'no answer in {_WITHIN_S:g}s'}"
     if not done.returncode:
@@ -83,15 +85,6 @@ async def _ended(command: Sequence[str]) -> CompletedProcess[bytes]:
         group.start_soon(read, "stderr", process.stderr)
         await process.wait()
     return CompletedProcess(command, process.returncode or 0, output["stdout"], output["stderr"])
-
-
-def low_priority_exec() -> list[str]:
-    """The command that becomes another one, which has little claim and ends with us."""
-    return [
-        sys.executable,
-        str(Path(__file__).with_name("low_priority_exec.py")),
-        str(_MOST_CPU_S),
-    ]  # by path: it imports nothing
 
 
 def _children_cpu_s() -> float:

@@ -10,7 +10,7 @@ from typing import Protocol
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.publishers import SequenceTracker
 from controlplane.core.model.commands import Command, Place
-from controlplane.core.model.events import PoolSampled, kind_of, place_of
+from controlplane.core.model.events import PoolSampled, kind_of, place_of, stands_before
 from controlplane.core.model.types import seconds
 
 _ANSWERS_WITHIN_NS = seconds(5)
@@ -144,6 +144,20 @@ def silent_gates(ledger: Ledger, now_ns: int) -> tuple[str, ...]:
         if _is_gate(place) and (known is None or sequence.heard_at_ns >= known.heard_at_ns):
             newest[place] = sequence
     return tuple(nsmallest(_MOST_DOWN, (place for place, last in newest.items() if _is_overdue(last, now_ns))))
+
+
+def gateless_engines(ledger: Ledger) -> tuple[str, ...]:
+    """The places of some engines that no gate was heard before, where turns reach engines unasked.
+
+    A gate that nothing was asked of yet may have said nothing.
+    """
+    if not ledger.publishers.counts.admitted_unasked:
+        return ()
+    gates = {place for publisher in ledger.publishers.serving if _is_gate(place := place_of(publisher))}
+    pools = ledger.engines.pools
+    return tuple(
+        nsmallest(_MOST_DOWN, (each for each in pools if not any(stands_before(gate, each) for gate in gates)))
+    )
 
 
 def each_engine(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> Iterator[EngineRow]:

@@ -107,6 +107,12 @@ def _gates_down(s: "Status") -> str:
     return f"gates do not answer: {', '.join(s.silent_gates)}"
 
 
+def _gateless(s: "Status") -> str:
+    if not s.gateless_engines:
+        return ""
+    return f"no gate is before {', '.join(s.gateless_engines)}: turns begin there unasked, whatever the window"
+
+
 def _window_closed(s: "Status") -> str:
     waiting = s.pressure.queue_length
     if not waiting or s.pressure.programs_active or s.orders.draining or s.held.longest_s < _WAITS_S:
@@ -299,6 +305,13 @@ RULES = (
         NOTE,
         lambda s: "" if s.engines.known or s.pressure.kv_total_blocks else "no engine has reported its KV pool",
         "start the engine with penstock installed and the same PENSTOCK_NODE; doctor --engine URL shows more",
+    ),
+    Rule(
+        "no_gate",
+        NOTE,
+        _gateless,
+        "what is pinned and ordered there is so without; where an engine has no place for a gate, as vLLM's Rust "
+        "front end, `penstock gate --upstream URL` runs one before it",
     ),
     Rule(
         "stands_by",

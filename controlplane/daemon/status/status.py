@@ -8,6 +8,7 @@ import msgspec
 
 from controlplane.core.estimators.class_stats import ForecastError
 from controlplane.core.ledger.publishers import Counts
+from controlplane.core.model.events import NO_PLUGIN
 from controlplane.core.model.types import Pressure
 from controlplane.core.policies.protocols import Window
 from controlplane.core.scheduling.controller import Controller
@@ -16,7 +17,7 @@ from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.reload import ConfigState, Reloader
 from controlplane.daemon.process.tasks import Failure
 from controlplane.daemon.shadow.shadow import ShadowStatus
-from controlplane.daemon.status.engines import EngineCounts, Known, count_engines, silent_gates
+from controlplane.daemon.status.engines import EngineCounts, Known, count_engines, gateless_engines, silent_gates
 from controlplane.daemon.status.health import DaemonHealth, Finding, findings
 from controlplane.daemon.status.tenants import TenantRow, jain_index, tenant_rows
 from controlplane.transport.listener import ListenerRow
@@ -70,6 +71,7 @@ class Status:
     passive_engines: tuple[str, ...]
     engines: EngineCounts
     silent_gates: tuple[str, ...] = ()
+    gateless_engines: tuple[str, ...] = ()
     stands_by: bool = False  # another daemon of this node decides
     tenants: tuple[TenantRow, ...] = ()
     tenants_jain_index: float = 0.0
@@ -131,10 +133,11 @@ def describe(
         passive_engines=tuple(
             f"{place.rpartition('/')[2]}: {pool.reason}"
             for place, pool in controller.ledger.engines.pools.items()
-            if pool.reason
+            if pool.reason and pool.reason != NO_PLUGIN  # nobody expects more of it
         ),
         engines=count_engines(controller.ledger, roster, now_ns),
         silent_gates=silent_gates(controller.ledger, now_ns),
+        gateless_engines=gateless_engines(controller.ledger),
         tenants=tenants,
         tenants_jain_index=jain_index(tenants),
         refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from controlplane.core.model.events import PoolSampled
 from controlplane.eventloop import task_group
 from controlplane.gate import GatedRequest
 from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_chat
@@ -204,6 +205,21 @@ def _bad_request(message: str) -> Response:
     return Response(error_json(message), status_code=400, media_type="application/json")
 
 
+def _as_vllm_tells(pool: PoolSampled) -> str:
+    """A page for Prometheus with what ``fleet.metrics_page`` reads of vLLM's; cached blocks count as free."""
+    free = pool.free_blocks + pool.evictable_blocks
+    return "".join(
+        f"{line}\n"
+        for line in (
+            f'vllm:cache_config_info{{block_size="{pool.block_tokens}",num_gpu_blocks="{pool.total_blocks}"}} 1',
+            f"vllm:kv_cache_usage_perc {1 - free / max(1, pool.total_blocks):.6f}",
+            f"vllm:num_requests_running {pool.turns_running}",
+            f"vllm:num_requests_waiting {pool.turns_waiting}",
+            f"vllm:num_preemptions_total {pool.retractions}",
+        )
+    )
+
+
 def build_app(
     driver: Driver, conversations: Conversations, *, model: str, health: Callable[[], object]
 ) -> Starlette:
@@ -224,6 +240,9 @@ def build_app(
 
     async def account(_request: Request) -> Response:
         return Response(json.dumps(health()), media_type="application/json")
+
+    async def metrics(_request: Request) -> Response:
+        return Response(_as_vllm_tells(driver.pool()), media_type="text/plain")
 
     async def abort(request: Request) -> Response:
         """As SGLang's: the stream that its client named so ends there."""
@@ -246,6 +265,7 @@ def build_app(
             Route("/abort_request", abort, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", alive),
+            Route("/metrics", metrics),
             Route("/penstock/double", account),
         ],
         exception_handlers={404: not_found},

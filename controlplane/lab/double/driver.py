@@ -11,7 +11,7 @@ import anyio
 from controlplane import clocks
 from controlplane.core.model.commands import Admit, Command, Pause
 from controlplane.core.model.errors import RemoteEventError
-from controlplane.core.model.events import Event, FirstToken, OpenTurn, Pin, PublisherState, TurnEnded
+from controlplane.core.model.events import Event, FirstToken, OpenTurn, Pin, PoolSampled, PublisherState, TurnEnded
 from controlplane.core.model.types import seconds
 from controlplane.core.policies.engine_policies import STOCK, loads
 from controlplane.gate import Gate, GateLink
@@ -82,6 +82,10 @@ class Driver:
         self._policies_until_ns = 0
         self._turns: dict[str, RunningTurn] = {}
         self._all_ended: anyio.Event | None = None
+
+    def pool(self) -> PoolSampled:
+        """The allocator's state now."""
+        return self.engine.pool_sample(self._now_ns())
 
     def start(self) -> None:
         """Begin to sample the pool."""

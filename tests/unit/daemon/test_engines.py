@@ -8,7 +8,14 @@ from support.core_driver import Driver, Publisher, fixed
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import seconds
-from controlplane.daemon.status.engines import EngineRow, MoveLog, count_engines, each_engine, engine_listing
+from controlplane.daemon.status.engines import (
+    EngineRow,
+    MoveLog,
+    count_engines,
+    each_engine,
+    engine_listing,
+    gateless_engines,
+)
 
 ZERO, ONE = "node/engine-0", "node/engine-1"
 
@@ -82,6 +89,17 @@ def test_those_that_are_gone_drained_or_never_heard_are_counted(several: Several
     rows = several.rows(*roster)
     assert [place for place, row in rows.items() if row.silent] == ["third/engine"]
     assert rows["third/engine"].heard_ns == 0
+
+
+def test_who_has_no_gate_is_named_once_turns_come_unasked(several: Several) -> None:
+    ledger, driver = several.driver.ledger, several.driver
+    assert gateless_engines(ledger) == ()
+    several.run_turn("a", "a.0", on=1)
+    assert gateless_engines(ledger) == (ZERO, ONE)
+    driver.send(Publisher("node/gate-1/boot")(ev.PublisherState, role="gate"))
+    assert gateless_engines(ledger) == (ZERO,)
+    driver.send(Publisher(f"fleet/{ev.FLEET_GATE}/boot")(ev.PublisherState, role="gate"))
+    assert gateless_engines(ledger) == ()
 
 
 def test_one_that_does_not_answer_is_silent_and_one_that_is_idle_is_not(several: Several) -> None:

@@ -116,6 +116,7 @@ TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "no_engine": lambda s: replace(
         s, engines=replace(s.engines, known=0), pressure=replace(s.pressure, kv_total_blocks=0)
     ),
+    "no_gate": lambda s: replace(s, gateless_engines=("gpu7/engine-8000",)),
     "stands_by": lambda s: replace(s, stands_by=True),
 }
 

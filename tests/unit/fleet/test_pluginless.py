@@ -17,7 +17,7 @@ from controlplane.core.model import events as ev
 from controlplane.core.model.types import seconds
 from controlplane.fleet.checkup import Checkup, Patience
 from controlplane.fleet.metrics_page import PoolPage
-from controlplane.fleet.pluginless import NO_PLUGIN, PluginlessEngines
+from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.gate.tickets import Ticket
 
@@ -178,7 +178,7 @@ async def test_the_pool_is_the_pages_else_the_rosters_else_nothing() -> None:
         16,
         3,
     )
-    assert sample.reason == NO_PLUGIN
+    assert sample.reason == ev.NO_PLUGIN
     bench.began("p", OTHER)
     bench.pluginless.sampled(OTHER, PoolPage(engine=""))
     sample = bench.events(OTHER)[-1]

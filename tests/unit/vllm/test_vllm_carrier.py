@@ -10,20 +10,24 @@ from support.hooked import GATED, ON_RANK_1, gated_scope
 from engine_hooks.guard import Guard
 from engine_hooks.vllm import carrier as module
 from engine_hooks.vllm.carrier import Carry, label, labelling
+from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 
 UNGATED = {"headers": [(b"x-session-id", b"s")]}
-FORGED = {"mine": 1, "penstock": {"penstock_turn": "forged"}}
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LABELS_VARIABLE, "ours")
 
 
 @pytest.mark.parametrize(
     ("sent", "scope", "labelled"),
     [
-        (None, gated_scope(), {"penstock": GATED}),
-        ({"mine": 1}, gated_scope(), {"mine": 1, "penstock": GATED}),
-        (FORGED, None, {"mine": 1}),
-        (FORGED, {"headers": []}, {"mine": 1}),
-        (None, UNGATED, {"penstock": {"program_id": "s"}}),
-        ({"program_id": "b"}, UNGATED, {"program_id": "b", "penstock": {"program_id": "b"}}),
+        (None, gated_scope(), {"ours": GATED}),
+        ({"mine": 1}, gated_scope(), {"mine": 1, "ours": GATED}),
+        ({"mine": 1}, None, {"mine": 1}),
+        (None, UNGATED, {"ours": {"program_id": "s"}}),
+        ({"program_id": "b"}, UNGATED, {"program_id": "b", "ours": {"program_id": "b"}}),
         (None, {"headers": []}, None),
     ],
 )
@@ -57,7 +61,7 @@ def test_what_a_handler_asks_of_the_engine_is_labelled_with_its_request() -> Non
     params = SimpleNamespace(extra_args=None)
     prompt = SimpleNamespace(sampling_params=SimpleNamespace(extra_args=None))
     assert call(prompt, params, Guard(), priority=1) == [("client", "r", prompt, params), {"priority": 1}]
-    assert params.extra_args == prompt.sampling_params.extra_args == {"penstock": GATED}
+    assert params.extra_args == prompt.sampling_params.extra_args == {"ours": GATED}
     assert call("text", SimpleNamespace(), Guard()), "nor does one without such parameters fail"
 
 

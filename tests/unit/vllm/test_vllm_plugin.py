@@ -16,7 +16,7 @@ from engine_hooks.vllm import plugin
 from engine_hooks.vllm.carrier import Carry
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE
 from engine_hooks.vllm.targets import ADD_REQUEST, BUILD_STACK, FROM_ARGS, SCHEDULER_CLASS, SHUTDOWN, TARGETS
-from engine_hooks.vllm.verify import main, unproven_engine, unproven_server
+from engine_hooks.vllm.verify import RUST_VARIABLE, main, unproven_engine, unproven_server
 
 VARIABLES = ("PLUGIN", "NODE", "NATS_URL", "STATE_DIR", "PIN_BUDGET_RATIO", "GATE_HOLD_S")
 
@@ -76,6 +76,22 @@ def test_what_inherits_from_the_server_knows_its_port_and_its_board(vllm: VllmDo
     serve(vllm)
     assert os.environ[PORT_VARIABLE] == "8000"
     assert os.environ[BOARD].startswith("/proc/")
+
+
+@pytest.mark.parametrize(("command", "told"), [("serve", True), ("", False)])
+def test_before_a_front_end_in_rust_its_scheduler_is_served_alone_and_the_log_says_so(
+    vllm: VllmDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    command: str,
+    told: bool,
+) -> None:
+    """The module that ``api_server`` is does not ask for the variable, and has an application as ever."""
+    monkeypatch.setenv(RUST_VARIABLE, "1")
+    plugin.register()
+    vllm.find(FROM_ARGS)(SimpleNamespace(port=8000, middleware=[], subparser=command))
+    assert os.environ[PORT_VARIABLE] == "8000"
+    assert ("no gate in this server: vLLM's Rust front end" in caplog.text) is told
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from engine_hooks.vllm import attached as attached_module
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.engine_view import EngineView
 from engine_hooks.vllm.scheduler_side import PORT_VARIABLE, RANKS_VARIABLE, SchedulerSide
-from engine_hooks.vllm.verify import RUST_VARIABLE
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 A, B = "a1 a2 a3 a4", "b1 b2 b3 b4"
@@ -337,7 +336,6 @@ def test_pins_end_at_their_deadlines_however_many_commands_fail(
     [
         ({"data_parallel_size": 2}, {}, "data_parallel_size=2"),
         ({}, {PORT_VARIABLE: ""}, "no HTTP server"),
-        ({}, {RUST_VARIABLE: "1"}, "Rust"),
     ],
 )
 def test_where_it_cannot_work_it_is_passive_and_says_why(

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from support.package_double import PackageDouble
 
+from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 from engine_hooks.vllm.targets import TARGETS
 
 BLOCK_TOKENS = 4
+LABELS = "made-up-anew"  # where the server's HTTP side puts its labels
 
 
 class VllmDouble(PackageDouble):
@@ -18,6 +20,7 @@ class VllmDouble(PackageDouble):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0") -> None:
         super().__init__(monkeypatch, TARGETS)
+        monkeypatch.setenv(LABELS_VARIABLE, LABELS)
         self.set("vllm.__version__", version)
         self.set(
             "vllm.v1.core.kv_cache_utils.make_block_hash_with_group_id", lambda block_hash, group_id: block_hash
@@ -133,7 +136,7 @@ class RequestDouble:
         self.num_computed_tokens = self.num_prompt_tokens
         self.num_output_tokens = output
         self.max_tokens = 8
-        labels = {"penstock": {"program_id": request_id if program is None else program}}
+        labels = {LABELS: {"program_id": request_id if program is None else program}}
         self.sampling_params = SimpleNamespace(extra_args=labels if program != "" else None)
         self.session_id: str | None = None
         self.status = SimpleNamespace(name="WAITING")

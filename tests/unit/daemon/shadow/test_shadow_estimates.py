@@ -17,8 +17,9 @@ from support.daemon_process import eventually
 from controlplane.config import Config
 from controlplane.core.policies.admission.aimd import Aimd
 from controlplane.core.policies.presets import PRESETS
+from controlplane.daemon.process.exec_bound import ends_with_us
 from controlplane.daemon.shadow.estimates import Asked, Estimates, ShadowEstimate, options
-from controlplane.daemon.shadow.replayer import low_priority_exec, replay
+from controlplane.daemon.shadow.replayer import replay
 
 pytestmark = pytest.mark.asyncio
 TICKS = 40
@@ -122,14 +123,12 @@ async def test_without_an_answer_the_reason_is_told(tmp_path: Path, text: str, s
 
 
 async def test_the_process_ends_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
-    command = [*low_priority_exec(), *program(tmp_path, "time.sleep(600)")]
+    command = [*ends_with_us(cpu_s=300), *program(tmp_path, "time.sleep(600)")]
     text = f"import subprocess, time\nprint(subprocess.Popen({command!r}).pid, flush=True)\ntime.sleep(600)"
     with begun(text) as daemon:
         assert daemon.stdout is not None
         child = int(daemon.stdout.readline())
-        await eventually(
-            lambda: now(b"/what_if_double.py" in command_of(child).split(b"low_priority_exec")[0]), what="it"
-        )
+        await eventually(lambda: now(b"/what_if_double.py" in command_of(child).split(b"exec_bound")[0]), what="it")
         daemon.kill()
     await eventually(lambda: now(not command_of(child)), what="end of it")
 

@@ -1,0 +1,217 @@
+"""``penstock gate``: a gate outside any server, on its node. This process keeps the others alive:
+
+Envoy, which clients talk to; a picker, which says when each turn goes (``outside_picker``); and a daemon, where the
+node has none. Whichever dies is started again. Without a picker Envoy lets everything pass, without a daemon the
+picker does.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from subprocess import DEVNULL
+
+import aiohttp
+import msgspec
+from anyio import CancelScope, current_time, move_on_after, open_process, sleep
+from anyio.abc import Process
+
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
+from controlplane.daemon.process.exec_bound import ends_with_us
+from controlplane.daemon.process.host_probe import usable_cpus
+from controlplane.daemon.process.instance_lock import holder
+from controlplane.daemon.process.logs import logger
+from controlplane.daemon.process.ports import free_ports
+from controlplane.daemon.process.sd_notify import Supervisor
+from controlplane.eventloop import on_signals, run, task_group
+from controlplane.files import replace_file
+from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
+from controlplane.fleet.roster import Engine, host_and_port
+from controlplane.fleet.upstream import upstream_of
+from controlplane.gate.requests import HEALTH_PATH
+from controlplane.transport.endpoint import MOST_SOCKET_PATH_BYTES, default_state_dir, url_from_env
+
+_UMASK = 0o077
+_ENDS_WITHIN_S = 10.0
+_AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so again
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_READY_WITHIN_S = 60.0  # of a busy machine
+_MOST_WORKERS = 4  # of Envoy: its default is one for each CPU of a node
+_TAIL_BYTES = 1 << 14
+_log = logger("gate")
+
+
+class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one gate outside is told. ``nats_url`` empty: the bus of the node's own daemon."""
+
+    upstream: str
+    listen: str = "127.0.0.1:8080"
+    node: str = "local"
+    state_dir: str = ""
+    nats_url: str = ""
+    pool_tokens: int = 0
+    time_scale: float = 1.0
+    log_level: str = "info"
+    picker: str = ""  # where Envoy asks it
+
+    @property
+    def state_path(self) -> Path:
+        return Path(self.state_dir) if self.state_dir else default_state_dir()
+
+
+class Child:
+    """A process that is there again whenever it ends. Its log is ours where it has no file of its own."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path | None = None) -> None:
+        self._name, self._command, self._log_path = name, [*ends_with_us(), *command], log
+        self._runs = 0
+
+    async def keep(self) -> None:
+        """Until cancelled; then it is ended. Raises ``EngineUnavailable`` where its first start fails."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            began_s, process = current_time(), await self._begin()
+            try:
+                status = await process.wait()
+            finally:
+                await _end(process)
+            lived_s, self._runs = current_time() - began_s, self._runs + 1
+            if self._runs == 1 and lived_s < _AT_ONCE_S and status > 0:
+                raise EngineUnavailable(f"{self._name} ended at once, with status {status}{self._last_words()}")
+            pause_s = _FIRST_PAUSE_S if lived_s > _AT_ONCE_S else min(_LONGEST_PAUSE_S, 2 * pause_s)
+            _log.warning("ended", process=self._name, status=status, action=f"starting it again in {pause_s:g} s")
+            await sleep(pause_s)
+
+    async def _begin(self) -> Process:
+        if self._log_path is None:
+            return await open_process(
+                self._command, stdin=DEVNULL, stdout=None, stderr=None, start_new_session=True
+            )
+        with self._log_path.open("wb") as log:
+            return await open_process(self._command, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def _last_words(self) -> str:
+        if self._log_path is None:
+            return "; it has said why above"
+        with suppress(OSError, IndexError):
+            text = self._log_path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+            return f"; it says: {text.strip().splitlines()[-1]} ({self._log_path})"
+        return ""
+
+
+async def _end(process: Process) -> None:
+    with CancelScope(shield=True), suppress(ProcessLookupError):
+        if process.returncode is None:
+            process.terminate()
+            with move_on_after(_ENDS_WITHIN_S):
+                await process.wait()
+                return
+            process.kill()
+            await process.wait()
+
+
+def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
+    """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
+    os.umask(_UMASK)
+    run(_serve, options, list(daemon))
+
+
+async def _serve(options: GateOptions, daemon: list[str]) -> None:
+    upstream = upstream_of(options.upstream)
+    _refuse_if_taken(options.listen)
+    folder = options.state_path / options.node / f"gate-{upstream.port}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        picker = _picker_address(folder)
+        envoy = _envoy(
+            options, Engine(place=upstream.place(options.node), address=upstream.address), folder, picker
+        )
+    except OSError as error:
+        raise ConfigError(f"state_dir: cannot write in {folder}: {error.strerror or error}") from None
+    told = msgspec.json.encode(msgspec.structs.replace(options, picker=picker)).decode()
+    children = [
+        Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]),
+        Child("Envoy", envoy, folder / "envoy.log"),
+    ]
+    if not (options.nats_url or url_from_env() or holder(options.node, options.state_path)):
+        children.insert(0, Child("the daemon", daemon))
+    async with task_group() as tasks:
+        for child in children:
+            tasks.start_soon(child.keep)
+        tasks.start_soon(_tell, options, upstream.address)
+        await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
+
+
+def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> list[str]:
+    """The command that runs it. Raises ``OSError``, and ``ConfigError`` for what cannot be."""
+    endpoints, config = folder / "eds.json", folder / "envoy.yaml"
+    plane = DataPlane(
+        pickers=(picker,),
+        endpoints=endpoints,
+        name=f"{options.node}-gate",
+        listen=options.listen,
+        admin=_own_page(folder),
+        health_path="",  # with one server there is nobody else to ask: what it answers is the answer
+        watches_bodies=True,
+    )
+    write_endpoints(endpoints, [engine])
+    replace_file(config, [bootstrap(plane).encode()])
+    workers = str(max(1, min(_MOST_WORKERS, round(usable_cpus()))))
+    command = [str(binary()), "--config-path", str(config), "--log-level", "warning"]
+    return [*command, "--concurrency", workers, "--disable-hot-restart"]
+
+
+def _picker_address(folder: Path) -> str:
+    return _socket(folder / "picker.sock") or f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def _own_page(folder: Path) -> str:
+    return _socket(folder / "envoy.sock") or f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def _socket(path: Path) -> str:
+    """Which nobody else on this machine reaches; empty where the kernel takes no such path."""
+    path = path.absolute()
+    return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
+
+
+def _refuse_if_taken(listen: str) -> None:
+    """Envoy would say it in its log alone."""
+    import socket
+
+    parts = host_and_port(listen)
+    if parts is None:
+        raise ConfigError(f"--listen: expected HOST:PORT, got {listen!r}")
+    host, port = parts
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise ConfigError(f"--listen {listen}: {error.strerror or error}; choose another") from None
+
+
+async def _tell(options: GateOptions, upstream: str) -> None:
+    """Once clients are served: whoever started us."""
+    host, port = host_and_port(options.listen) or ("", 0)
+    url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"
+    with move_on_after(_READY_WITHIN_S):
+        async with aiohttp.ClientSession() as http:
+            while not await _answers(http, f"{url}{HEALTH_PATH}"):  # noqa: ASYNC110  only it knows
+                await sleep(0.1)
+    _log.info("ready", gate=url, before=f"http://{upstream}", node=options.node)
+    if sys.stderr.isatty():
+        sys.stderr.write(
+            f"next   point agents at {url}/v1, then `penstock top`; `penstock doctor --engine {url}`\n"
+        )
+        sys.stderr.flush()
+    await Supervisor().keep_notifying(lambda: f"gate at {url} before http://{upstream}")
+
+
+async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with http.get(url) as answer:
+            return answer.status == 200
+    return False

@@ -1,0 +1,201 @@
+"""The picker of a gate outside: the process that Envoy asks, with a gate and the events of one server.
+
+``python -m controlplane.fleet.outside_picker JSON``: ``penstock gate`` starts it and keeps it alive.
+"""
+
+import os
+import sys
+from dataclasses import asdict, replace
+from signal import SIGINT, SIGTERM
+
+import aiohttp
+import anyio
+import grpc
+import msgspec
+
+from controlplane import clocks
+from controlplane.core.model import commands as cmd
+from controlplane.core.model.events import NO_PLUGIN, CommandRejected
+from controlplane.core.model.types import seconds
+from controlplane.daemon.process.logs import configure, logger
+from controlplane.daemon.process.tasks import Tasks
+from controlplane.emit.emitter import Emitter
+from controlplane.eventloop import on_signals, run, task_group
+from controlplane.fleet.checkup import Checkup
+from controlplane.fleet.ext_proc import PickerServer
+from controlplane.fleet.front import Front
+from controlplane.fleet.outside import GateOptions
+from controlplane.fleet.pluginless import PluginlessEngines
+from controlplane.fleet.roster import Engine, Roster
+from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
+from controlplane.gate import Continuity, GateLimits
+from controlplane.transport.bounds import raise_open_files
+from controlplane.transport.endpoint import control_path, resolve_url
+from controlplane.transport.loopback import channel_options
+from controlplane.transport.roles import BusRole
+from controlplane.wire.control import METHODS, Fields
+
+_LOOK_S = 2.0
+_SPEAKS_WITHIN_NS = seconds(15)  # an engine tells of its pool once a second
+_ANSWERS_WITHIN_S = 2.0
+_CONTEXTS = (cmd.Retain, cmd.Demote, cmd.Prefetch, cmd.Discard)
+_log = logger("gate")
+
+
+class OutsidePicker:
+    """Everything of it. Use it in one event loop."""
+
+    def __init__(self, options: GateOptions) -> None:
+        self._options = options
+        self.upstream: Upstream = upstream_of(options.upstream)
+        self.server: Server | None = None  # until it answers
+        self._place = self.upstream.place(options.node)
+        self._bus = resolve_url(options.nats_url or None, options.node, options.state_path, role=BusRole.ENGINE)
+        # Whether it tells of itself is to be seen: until then nobody tells of it.
+        self.roster = Roster([Engine(place=self._place, address=self.upstream.address)])
+        self.front = Front(
+            options.node,
+            self._bus,
+            now_ns=clocks.awake_ns,
+            role=f"gate-{self.upstream.port}",
+            limits=GateLimits(time_scale=options.time_scale),
+        )
+        self.pluginless = PluginlessEngines(self.roster, self._publisher, now_ns=clocks.awake_ns)
+        self.picker = PickerServer(
+            gate=self.front.gate,
+            roster=self.roster,
+            turns=self.pluginless,
+            name=f"{options.node}-gate",
+            continuity=Continuity(),
+            health_page=self.health,
+            names_in_request_id=self._names_in_request_id,
+        )
+        self.checkup = Checkup(self.roster, self.pluginless, on_change=_stands)
+
+    async def serve(self) -> None:
+        """Until SIGINT or SIGTERM."""
+        keep = Tasks().keep
+        async with task_group() as tasks:
+            self.pluginless.lead()
+            self.front.start()
+            self.picker.set_serving(True)
+            await self.picker.start(self._options.picker)
+            tasks.start_soon(keep, "engine checks", self.checkup.run)
+            tasks.start_soon(keep, "upstream", self._keep_looking)
+            await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
+        with anyio.CancelScope(shield=True):
+            self.front.gate.close()
+            await self.picker.stop()
+            await self.pluginless.stop()
+            await self.front.stop()
+
+    def health(self) -> object:
+        """What ``GET /penstock/health`` shows."""
+        server, engine = self.server, self._engine
+        stats = asdict(self.front.emitter.stats)
+        del stats["last_error"]  # it may hold the bus's password
+        return {
+            **self.front.gate.health(),
+            "outside": {
+                "upstream": self.upstream.address,
+                "server": server.title if server else "nobody answers there",
+                "scheduler": "tells of itself and obeys" if engine.has_plugin and server else NO_PLUGIN,
+            },
+            "picker": self.picker.state(),
+            "engine": self.pluginless.health().get(self._place, self.checkup.health().get(self._place)),
+            "emitter": stats,
+        }
+
+    def _names_in_request_id(self) -> bool:
+        """Whether that is the only way to tell a scheduler whose turn it is: its front end drops ours."""
+        return self.server is not None and bool(self.server.front_end)
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self.roster.at(self._place)
+        assert engine is not None, "nobody takes it out"
+        return engine
+
+    def _publisher(self, node: str, role: str) -> Emitter:
+        def obey(command: cmd.Command) -> None:
+            """In the emitter's thread. What nobody can do is said at once, or it would be believed done."""
+            if isinstance(command, _CONTEXTS):
+                emitter.emit(
+                    CommandRejected(command_id=command.command_id, program_id=command.program_id, reason=NO_PLUGIN)
+                )
+
+        emitter = Emitter(url=self._bus, node=node, role=role, on_command=obey)
+        return emitter
+
+    # -- what stands behind -----------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=_ANSWERS_WITHIN_S)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            while True:
+                server = await recognized(http, self.upstream)
+                if server is not None and server != self.server:
+                    _introduce(server, self.upstream, self._options)
+                self.server = server or self.server
+                if self.server is not None:
+                    self._update(await self._tells_of_itself(self.server))
+                await anyio.sleep(_LOOK_S)
+
+    def _update(self, has_plugin: bool) -> None:
+        engine, pool_tokens = self._engine, self._options.pool_tokens
+        if (engine.has_plugin, engine.pool_tokens) != (has_plugin, pool_tokens):
+            self.roster.put(replace(engine, has_plugin=has_plugin, pool_tokens=pool_tokens))
+            _log.info("engine", place=self._place, tells_of_itself=has_plugin)
+
+    async def _tells_of_itself(self, server: Server) -> bool:
+        """Whether a plugin in its scheduler does: the daemon hears it at its place, in words that are not ours."""
+        if self._options.nats_url:  # that daemon's control API may be anywhere
+            return server.has_gate
+        address = f"unix:{control_path(self._options.node, self._options.state_path)}"
+        method = METHODS["ListEngines"]
+        try:
+            async with grpc.aio.insecure_channel(address, options=channel_options(address)) as channel:
+                ask = channel.unary_unary(
+                    method.path,
+                    request_serializer=method.encode_request,
+                    response_deserializer=method.decode_reply,
+                )
+                reply = await ask(Fields(limit=0), timeout=_ANSWERS_WITHIN_S)
+        except grpc.aio.AioRpcError:
+            return self._engine.has_plugin and self.server is not None
+        row = next((row for row in reply.engines if row.place == self._place), None)
+        if row is None or not row.heard_ns or row.passive == NO_PLUGIN:
+            return False
+        return int(row.heard_ns) < _SPEAKS_WITHIN_NS
+
+
+def _introduce(server: Server, upstream: Upstream, options: GateOptions) -> None:
+    _log.info("server", address=upstream.address, is_=server.title)
+    if server.has_gate:
+        _log.warning("it has a gate of its own", mode=server.gate, advice="clients can go to it directly")
+    elif not (server.pool_tokens or options.pool_tokens):
+        _log.warning(
+            "its metrics page tells no KV pool, so every turn passes",
+            advice="give its size with --pool-tokens, or have the server show it: SGLang with --enable-metrics",
+        )
+
+
+def _stands(engine: Engine, why: str) -> None:
+    _log.warning("engine", place=engine.place, standing=str(engine.standing), why=why)
+
+
+async def _serve(options: GateOptions) -> None:
+    await OutsidePicker(options).serve()
+
+
+def main(arguments: list[str]) -> None:
+    """Serve with the options of the one argument, as JSON."""
+    options = msgspec.json.decode(arguments[0], type=GateOptions)
+    os.umask(0o077)
+    configure(options.log_level)
+    raise_open_files()
+    run(_serve, options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

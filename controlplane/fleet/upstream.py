@@ -1,0 +1,111 @@
+"""The server that a gate outside stands before: where it is, and what it turns out to be."""
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from controlplane.core.model.errors import ConfigError
+from controlplane.fleet.metrics_page import PoolPage, read_page
+from controlplane.gate.requests import HEALTH_PATH
+
+_OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
+_VERSION, _METRICS = "/version", "/metrics"
+_MOST_BYTES = 16 << 20
+FRONT_ENDS = {"rust_frontend_version": "vLLM's Rust front end"}
+"""Those without a place for a gate, by what their page of versions has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where the server is: ``address`` is ``IP:PORT``, as Envoy wants it."""
+
+    address: str
+    port: int
+
+    def place(self, node: str) -> str:
+        """As a plugin in that engine would call itself."""
+        return f"{node}/engine-{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What the server says of itself. ``engine``: its name in the field's terms, empty for one that is not known.
+
+    ``gate`` is the mode of a gate in the server itself, empty for none. ``front_end`` is one without a place for a
+    gate, where it is such.
+    """
+
+    engine: str = ""
+    version: str = ""
+    front_end: str = ""
+    gate: str = ""
+    pool_tokens: int = 0  # as its metrics page tells; 0: it does not
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether turns are held there, too."""
+        return self.gate not in ("", "passive", "probe")
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return " ".join(filter(None, (self.engine or "a server of no known kind", self.version, self.front_end)))
+
+
+def upstream_of(url: str) -> Upstream:
+    """The server at ``http://HOST:PORT``. Raises ``ConfigError`` for what is no such URL, or no known host."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme == "https":
+        raise ConfigError(f"--upstream {url}: the gate speaks to its server without TLS: name its http:// port")
+    if parts.scheme != "http" or not parts.hostname or not port or parts.query or parts.path not in _OWN_PATHS:
+        raise ConfigError(f"--upstream {url}: expected http://HOST:PORT, where the server listens")
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        raise ConfigError(f"--upstream {url}: no host {parts.hostname!r} is known") from None
+    host = str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])  # a server listens at 0.0.0.0 mostly
+    return Upstream(address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}", port=port)
+
+
+async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server | None:
+    """What answers there; None while nobody does."""
+    pages: dict[str, Any] = {}
+    for path in (_VERSION, HEALTH_PATH, _METRICS):
+        try:
+            async with http.get(f"http://{upstream.address}{path}", allow_redirects=False) as answer:
+                data = await answer.content.read(_MOST_BYTES) if answer.status == 200 else b""
+                while answer.status == 200 and (more := await answer.content.read(_MOST_BYTES - len(data))):
+                    data += more
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
+        pages[path] = data
+    version, health = _object(pages[_VERSION]), _object(pages[HEALTH_PATH])
+    try:
+        page = read_page(pages[_METRICS].decode("utf-8", "replace"))
+    except ValueError:
+        page = PoolPage(engine="")
+    number = version.get("version")
+    return Server(
+        engine=page.engine,
+        version=number if isinstance(number, str) else "",
+        front_end=next((title for field, title in FRONT_ENDS.items() if field in version), ""),
+        gate=str(health.get("mode", "")),
+        pool_tokens=page.total_tokens,
+    )
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

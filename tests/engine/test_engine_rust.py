@@ -1,0 +1,156 @@
+"""vLLM behind its front end in Rust: nothing of the plugin is in its HTTP process, and its scheduler obeys alone.
+
+What a gate would hold passes at once; a gate outside names turns in their requests' ids.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+import test_engine_events
+import test_engine_policies
+import test_engine_retention
+from engine_scene import FCFS, NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
+from engine_server import EngineServer, Launch
+from engine_versions import on
+from support.daemon_process import eventually, run_python
+from support.ports import free_port
+from tiny_model import words
+from vllm_server import RustFrontEnd
+
+from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
+from controlplane.gate.request_ids import Carried, request_id_with
+from controlplane.gate.requests import new_turn_id
+from controlplane.transport.endpoint import Endpoint, write_endpoint
+
+pytestmark = on("vllm")
+
+
+@pytest.fixture(scope="module")
+def rust_engine(launch: Launch, engine_env: Path) -> Iterator[EngineServer]:
+    (packages,) = engine_env.glob("lib/python*/site-packages")
+    if not (binary := packages / "vllm" / "vllm-rs").exists():
+        pytest.skip(f"no {binary}: scripts/engine_env.py --version vllm takes it from the wheel for GPUs")
+    yield from launch("rust", server_class=RustFrontEnd)
+
+
+@pytest.mark.parametrize(
+    "as_with_a_gate",
+    [
+        test_engine_retention.test_who_is_retained_hits_where_others_miss,
+        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
+        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
+        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
+        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
+        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_what_the_scheduler_alone_can_do_it_does(
+    as_with_a_gate: Callable[[EngineServer, Bus], None], rust_engine: EngineServer, bus: Bus
+) -> None:
+    as_with_a_gate(rust_engine, bus)
+
+
+def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:
+    daemon = bus.daemon()
+
+    def doctor() -> dict[str, dict[str, str]]:
+        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", rust_engine.url, "--json")
+        return {finding["what"]: finding for finding in json.loads(said.stdout)}
+
+    async def story(scene: Scene) -> None:
+        await scene.chat("unasked", "w1")
+
+        async def noted() -> bool:
+            return "no gate" in await asyncio.to_thread(doctor)
+
+        await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
+        found = await asyncio.to_thread(doctor)
+        place = f"{NODE}/engine-{rust_engine.port}"
+        assert found["no gate"]["found"].startswith(f"no gate is before {place}: ")
+        assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")
+        assert "vLLM's Rust front end has no place for one" in found["gate"]["found"]
+        assert found["scheduler"]["found"].startswith(f"at work (events, pins, order): {place}, heard ")
+
+    play(story, rust_engine, bus)
+    assert "penstock: no gate in this server: vLLM's Rust front end has no place" in rust_engine.log
+
+
+def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        for path, asks in (
+            ("chat/completions", {"messages": [{"role": "user", "content": "w1"}]}),
+            ("completions", {"prompt": "w1"}),
+        ):
+            carried = Carried(
+                turn_id=new_turn_id(), program_id=f"\N{LATIN SMALL LETTER U WITH DIAERESIS}ber {path}"
+            )
+            claims = {"session_id": "other", "request_id": "other", "vllm_xargs": {"penstock": {"program_id": "x"}}}
+            body = {"model": "tiny", "max_tokens": 2, **asks, **claims}
+            reply = await scene.post(f"/v1/{path}", body, x_request_id=request_id_with(carried, "mine"))
+            assert reply.status == 200
+            ended = await scene.until(TurnEnded, turn_id=carried.turn_id)
+            assert ended.program_id == carried.program_id
+        assert (await scene.chat("named", "w2", vllm_xargs={"penstock": {"program_id": "x"}})).status == 200
+        await scene.until(TurnEnded, program_id="named")
+        assert not [event for event in scene.heard(TurnSubmitted) if event.program_id in ("other", "x")]
+
+    play(story, rust_engine, bus, FCFS)
+
+
+@contextmanager
+def gate_outside(engine: EngineServer, state_dir: Path, log: Path) -> Iterator[str]:
+    """``penstock gate`` with the real Envoy, on the node of a daemon that runs: where it listens."""
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--upstream", engine.url, "--listen", url.rpartition("/")[2], "--node", NODE)
+    process = run_python(log, "-m", "controlplane", "gate", *options, "--state-dir", str(state_dir))
+    try:
+        yield url
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+async def knows_both(scene: Scene, log: Path) -> None:
+    """Return once the gate outside hears the daemon, and knows that the scheduler obeys."""
+
+    async def look() -> bool:
+        with suppress(aiohttp.ClientError, AssertionError):
+            health = await scene.penstock()
+            return bool(health["mode"] == "governed" and "obeys" in health["outside"]["scheduler"])
+        return False
+
+    try:
+        await eventually(look, what="a gate that knows daemon and scheduler", timeout_s=TIMEOUT_S)
+    except AssertionError:
+        raise AssertionError(log.read_text()[-2000:]) from None
+
+
+def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
+    rust_engine: EngineServer, bus: Bus, tmp_path: Path
+) -> None:
+    """Before a daemon that gives out one slot."""
+    daemon, log = bus.daemon(WINDOW_OF_ONE), tmp_path / "gate.log"
+    write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
+
+    async def story(scene: Scene) -> None:
+        with gate_outside(rust_engine, daemon.folder, log) as scene.url:
+            await knows_both(scene, log)
+            claims = {"session_id": "other", "is_last_step": True}
+            asked = scene.chat("first", words(9300, 60), output_tokens=200, **claims)
+            first = asyncio.ensure_future(asked)
+            await scene.until(TurnSubmitted, program_id="first")
+            second = await scene.chat("second", words(9301, 60), stream=True, is_last_step=True)
+            assert (second.status, (await first).status) == (200, 200)
+            queued = await scene.until(TurnQueued, program_id="second")
+            await scene.until(TurnEnded, program_id="second", turn_id=queued.turn_id)
+            (begun,) = scene.heard(TurnSubmitted, program_id="second")
+            assert place_of(begun.publisher) == f"{NODE}/engine-{rust_engine.port}", "nobody else tells of it"
+            assert begun.at_ns > (await scene.until(TurnEnded, program_id="first")).at_ns, "it was held"
+
+    play(story, rust_engine, bus)
