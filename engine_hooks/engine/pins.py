@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.core.model.events import Pin
 from controlplane.core.policies.protocols import MemoryPolicy, Pinned
@@ -122,13 +123,13 @@ class Pins:
             self.release(name)
         return bool(due)
 
-    def reclaim(self, needed_tokens: int, policy: MemoryPolicy, *, stuck: bool) -> bool:
-        """Unpin whom the policy gives up, until so many tokens are free or evictable. True if any was unpinned.
+    def reclaim(self, needed: Any, policy: MemoryPolicy, *, stuck: bool) -> bool:
+        """Unpin whom the policy gives up, until nothing is ``missing`` of ``needed``. True if any was unpinned.
 
         What is unpinned may be shared and so free less than it holds: the policy is asked until it is enough.
         """
-        reclaimed = self._reclaim_unasked(needed_tokens)
-        while self._held and (missing := self._missing(needed_tokens)) > 0:
+        reclaimed = self._reclaim_unasked(needed)
+        while self._held and (missing := self._view.missing(needed)) > 0:
             names = policy.unpin(self._pinned(), self._view.blocks(missing), stuck)
             if not names:
                 break
@@ -137,7 +138,7 @@ class Pins:
                     self._reclaimed.append(name)
                 self.release(name)
                 reclaimed = True
-                if self._missing(needed_tokens) <= 0:
+                if self._view.missing(needed) <= 0:
                     break
         return reclaimed
 
@@ -146,18 +147,14 @@ class Pins:
         reclaimed, self._reclaimed = self._reclaimed, []
         return reclaimed
 
-    def _reclaim_unasked(self, needed_tokens: int) -> bool:
+    def _reclaim_unasked(self, needed: Any) -> bool:
         """Nobody asked for these: they go first."""
         reclaimed = False
         for name in [name for name, held in self._held.items() if not held.asked]:
-            if self._missing(needed_tokens) <= 0:
+            if self._view.missing(needed) <= 0:
                 break
             reclaimed = self.release(name)
         return reclaimed
-
-    def _missing(self, needed_tokens: int) -> int:
-        pool = self._view.pool()
-        return needed_tokens - pool.free - pool.evictable
 
     def _pinned(self) -> list[Pinned]:
         return [

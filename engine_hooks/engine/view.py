@@ -73,6 +73,11 @@ class View(ABC):
         """Tokens in whole pages."""
         return -(-tokens // self.page_tokens)
 
+    def missing(self, needed: Any) -> int:
+        """How many of the tokens that are needed can be had neither free nor evictable; none if 0 or less."""
+        pool = self.pool()
+        return int(needed) - pool.free - pool.evictable
+
     # Contexts
 
     @abstractmethod
