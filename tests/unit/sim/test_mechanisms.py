@@ -92,11 +92,11 @@ class Seen:
 
 
 def seen_of(name: str, tiers: tuple[str, ...]) -> Counter[Mechanism]:
-    """How often each was seen in a run in which sixty programs want the room of six."""
+    """How often each was seen in a run in which sixty programs want the room of five."""
     seen, preset = Seen(), PRESETS[name]
     asked = Experiment(
         workload=Workload(trace="synthetic:swe-bench", programs=60),
-        hardware=Hardware(pool_tokens=60_000, tiers=tiers),
+        hardware=Hardware(pool_tokens=50_000, tiers=tiers),
         arrival=Poisson(2.0),
         preset=replace(
             preset,
