@@ -12,7 +12,7 @@ from controlplane.core.model.events import Pin
 from controlplane.core.policies.memory.victims import PIN_BUDGET_RATIO
 from controlplane.gate.tickets import Ticket
 
-NOTHING_HERE = "no turn of it ended here"
+NOTHING_HERE = "no slot has a context of it: no turn of it ended here, or others needed the room"
 RUNS = "a turn of it runs and holds its context"
 MOVES = "its context is being moved"
 _SAME_CONTEXT = 0.5  # of a prompt: who begins with less of it is another conversation of the program

@@ -103,7 +103,7 @@ async def test_what_is_retained_stays_and_its_next_turn_finds_it(kind: Path | No
             answer = await obeyed(it, cmd.Retain(program_id=name, ttl_ns=seconds(3600)))
             assert isinstance(answer, ev.CommandApplied)
         third = await obeyed(it, cmd.Retain(program_id=MANY[2], ttl_ns=seconds(3600)))
-        assert isinstance(third, ev.CommandRejected) and third.reason == "no turn of it ended here"
+        assert isinstance(third, ev.CommandRejected) and third.reason.startswith("no slot has a context of it")
         for name in MANY[2:]:
             await it.turn(name)
         sample = await it.api.sample() if it.api else None
