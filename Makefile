@@ -20,7 +20,7 @@ STUDIES := bench/ab_engine.py bench/fidelity.py bench/fleet_crowded.py bench/for
 export PYTHONUNBUFFERED := 1
 export PENSTOCK_TEST_CPU := build/test-cpu
 
-.PHONY: help python install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine $(KINDS:%=test-on-%) test-core-and-units engine-env engine agent-env lint style types soak weight bench proto docs clean engine-choice
+.PHONY: help python install debian-tools demo test test-core test-parts test-units test-whole test-no-engine test-quick test-engine $(KINDS:%=test-on-%) test-core-and-units engine-env engine-check engine agent-env lint style types soak weight bench proto docs clean engine-choice
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -106,6 +106,9 @@ $(KINDS:%=test-on-%): test-on-%: install
 # Environments of their own, which are kept: 3 GB and two to four minutes each.
 engine-env: python
 	@$(PYTHON) scripts/engine_env.py --version $(ENGINES)
+
+engine-check: python ## what of the plugin binds in any version of an engine, without a model (VERSION=vllm-0.33.0; none: the page of versions anew)
+	@$(PYTHON) scripts/engine_check.py $(or $(VERSION),--write)
 
 engine: $(RUNS) ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
 	@$(BIN)/python scripts/cpu_engine.py --engine $(ENGINE) $(ENGINE_ARGS)

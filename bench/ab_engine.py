@@ -3,10 +3,12 @@
 Agents arrive open (Poisson), each runs to its end, and all are counted; a hold at the gate counts in JCT and TTFT.
 A system is `stock` (no plugin), `priority` (vLLM without a plugin and with its own priorities: who came first goes
 first), `agentinfer=FOLDER` (the unpacked wheel of another control plane for vLLM), `static-N` (plugin and daemon, a
-fixed window of N programs), a preset, or NAME=FILE.toml, a daemon's configuration. Each run has a fresh engine,
-nats-server and daemon, and takes minutes: `run` takes hours. A finished run is a line of the results file and is
-not run again; Ctrl-C loses the run in progress only. What programs tell of themselves (`--telemetry`) is a part of
-the scenario, as the load and the engine are: runs of another one are never compared. Without a command: the report.
+fixed window of N programs), a preset, or NAME=FILE.toml, a daemon's configuration; the last three with `+outside`
+behind them, by `penstock gate` before an engine without the plugin, or `+halves`, with it there. Each run has a
+fresh engine, nats-server and daemon, and takes minutes: `run` takes hours. A finished run is a line of the results
+file and is not run again; Ctrl-C loses the run in progress only. What programs tell of themselves (`--telemetry`)
+is a part of the scenario, as the load and the engine are: runs of another one are never compared. Without a
+command: the report.
 
 `run --gpu --environment FOLDER` serves a Llama-3.1-8B shape on a GPU. FOLDER is the virtual environment of an
 engine that runs there, with `pip install 'penstock-agents[sglang]'` or `'penstock-agents[vllm]'` in it. The weights
@@ -25,6 +27,7 @@ from ab import RESULTS, prediction, report, results, series
 from ab.engine import find_environment, version_of
 from ab.kinds import GPU, KINDS, SGLANG
 from ab.machine import cpus, gpu_name, pin
+from ab.model import SHAPES
 from ab.one_run import Job, prepare
 from ab.scenario import ON_A_GPU, SMOKE, Scenario
 from ab.systems import parse_system
@@ -63,6 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     loaded.add_argument("--environment", type=Path, help="the engine's; default: that of the engine tests")
     loaded.add_argument("--gpu", action="store_true", help="on a GPU, with the shape of an 8B model")
     add_load(loaded, Scenario())
+    loaded.add_argument("--model", choices=sorted(SHAPES), help="shape of the engine's model; default: 20m")
     loaded.add_argument("--threads", type=int, help="of the engine's scheduler; default: 2")
     loaded.add_argument("--dtype", help="of the engine's model; float32 where the CPU has no bfloat16")
     loaded.add_argument("--flags", default="", help="more of the engine's command line: ='--A B'")
@@ -128,7 +132,8 @@ def scenario_of(options: argparse.Namespace, environment: Path) -> Scenario:
     chosen = with_load(chosen, options)
     shape = chosen.engine
     threads, dtype = options.threads or shape.threads, options.dtype or shape.dtype
-    return replace(chosen, engine=replace(shape, threads=threads, dtype=dtype, flags=options.flags))
+    model = options.model or shape.model
+    return replace(chosen, engine=replace(shape, model=model, threads=threads, dtype=dtype, flags=options.flags))
 
 
 def environment_of(options: argparse.Namespace) -> Path:

@@ -1,9 +1,10 @@
 """Make an environment of the engine tests: the real SGLang or vLLM on a CPU, beside this checkout of Penstock.
 
 Prints the environment's path; progress goes to the standard error. It takes two to three minutes and 3 GB the
-first time; later calls find it complete, and make it anew only when its requirements changed. Another version than
-the default is a layer on the default's environment: the engine itself and what it pins otherwise lie in it, torch
-and the rest are borrowed; that takes seconds and some hundred MB. vLLM has an environment, and layers, of its own.
+first time; later calls find it complete, and make it anew only when its requirements changed. Any other version
+is a layer on the default's environment: the engine itself and what it pins otherwise lie in it, torch and the rest
+are borrowed; that takes seconds and some hundred MB. vLLM has an environment, and layers, of its own; what was not
+built for CPUs is laid there without its compiled part, and may not run.
 
 Environments lie below ``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest of their
 requirements; the default's in ``$PENSTOCK_ENGINE_ENV`` if that is set, and the others beside it. Packages come from
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +44,23 @@ NEEDED_BY_LAYER_BYTES = 1 << 30
 STAMP = "penstock-engine-env"  # the digest, once the environment is complete; empty while it is being made
 PROJECT_STAMP = "penstock-installed"  # what pyproject.toml said of Penstock when it was installed
 BORROW_FILE = "penstock_borrows.pth"
+HOW_LAYERS_ARE_MADE = 2
+# What the distributions below a folder want otherwise than it is found here, as pip is to be told.
+WANTED_OTHERWISE = """
+import sys
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pip._vendor.packaging.requirements import Requirement
+for layer in distributions(path=[sys.argv[1]]):
+    for wanted in map(Requirement, layer.requires or ()):
+        try:
+            fits = version(wanted.name).partition("+")[0] in wanted.specifier
+        except PackageNotFoundError:
+            continue  # what the default's environment does without
+        if not fits and (wanted.marker is None or wanted.marker.evaluate({"extra": ""})):
+            print(f"{wanted.name}{wanted.specifier}")
+"""
+MOST_ROUNDS = 4
+_ALONE = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,7 @@ class Environment:
 
     @property
     def requirements(self) -> Path:
-        """Installed with what they require; a layer has none."""
+        """Installed with what they require. A layer has none of these files."""
         return FOLDER / f"requirements-{self.version}.txt"
 
     @property
@@ -82,8 +101,8 @@ class Environment:
         """A short digest of all that it is made from, this checkout of Penstock aside."""
         digest = hashlib.sha256()
         if self.is_layer:
-            digest.update(str(self.whole.path).encode() + b"\0" + self.whole.digest.encode() + b"\0")
-            sources = [self.without_dependencies]
+            digest.update(f"{self.whole.path}\0{self.whole.digest}\0{self.version}\0{HOW_LAYERS_ARE_MADE}".encode())
+            sources = []
         else:
             standin = sorted(path for path in STANDIN.rglob("*") if path.suffix in (".py", ".toml"))
             standin = standin if self.kind.standin else []
@@ -182,9 +201,46 @@ def _fill_layer(environment: Environment, python: str) -> None:
     path, packages = environment.path, environment.whole.packages
     run([python, "-m", "venv", "--without-pip", str(path)], path)
     (environment.packages / BORROW_FILE).write_text(f"import site; site.addsitedir({str(packages)!r})\n")
-    wheels = ("--only-binary=:all:", "--no-deps", "--ignore-installed")
-    listed = ("--requirement", str(environment.without_dependencies))
-    step("the engine and what it pins", lambda: _pip(environment, *wheels, *listed))
+    step("the engine", lambda: _install_engine(environment))
+    step("what it wants otherwise", lambda: _install_pins(environment))
+
+
+def _install_engine(environment: Environment) -> None:
+    """From the first of its distributions that has the version; one that was not built for a CPU is made to fit."""
+    kind = environment.kind
+    number = kind.number(environment.version)
+    for name in kind.distributions:
+        try:
+            _pip(environment, *_ALONE, f"{name}=={number}")
+        except Problem:
+            if name == kind.distributions[-1]:
+                raise
+            continue
+        if name != kind.distributions[0]:
+            _fit_build(environment, name)
+        return
+
+
+def _fit_build(environment: Environment, name: str) -> None:
+    """The compiled modules are for a GPU: the lender's take their place, and the version says what they are for."""
+    for library in environment.packages.glob(f"{name}/**/*.so"):
+        library.unlink()
+    for library in (environment.whole.packages / name).glob("*.so"):
+        (environment.packages / name / library.name).symlink_to(library)
+    (metadata,) = environment.packages.glob(f"{name}-*.dist-info/METADATA")
+    metadata.write_text(re.sub(r"^(Version: .*)$", r"\1+cpu", metadata.read_text(), count=1, flags=re.MULTILINE))
+
+
+def _install_pins(environment: Environment) -> None:
+    """But for torch and what is built for it, which are the lender's: what an engine pins of them is for a GPU."""
+    lent = {"torch", *re.findall(r"^[\w-]+", environment.whole.without_dependencies.read_text(), re.MULTILINE)}
+    look = [environment.python, "-c", WANTED_OTHERWISE, str(environment.packages)]
+    for _ in range(MOST_ROUNDS):  # what is installed wants other things in its turn
+        said = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+        pins = [line for line in said.split() if re.split(r"[^\w-]", line)[0] not in lent]
+        if not pins:
+            return
+        _pip(environment, *_ALONE, *pins)
 
 
 def _fit_torchvision(environment: Environment) -> None:
@@ -255,12 +311,19 @@ def _pip(environment: Environment, *arguments: str) -> None:
     run([*pip, "install", *options, *arguments], environment.path)
 
 
+def asked_version(name: str) -> str:
+    """A version or an engine that somebody asks for. Raises ``ArgumentTypeError``."""
+    engine, _, number = name.rpartition("-")
+    if name in KINDS or ((engine or SGLANG) in KINDS and number[:1].isdigit()):
+        return name
+    raise argparse.ArgumentTypeError(f"expected an engine ({', '.join(KINDS)}) or a version of one")
+
+
 def main() -> int:
     """Make environments and print their paths."""
-    known = [name for kind in KINDS.values() for name in (kind.name, *kind.versions)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    told = "an engine, for all its versions that are tested, or one of them; default: %(default)s"
-    parser.add_argument("--version", nargs="+", choices=known, default=[DEFAULT], help=told)
+    told = "an engine, for all its versions that are tested, or any version of one; default: %(default)s"
+    parser.add_argument("--version", nargs="+", type=asked_version, default=[DEFAULT], help=told)
     parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if one is not up to date")
     arguments = parser.parse_args()
     for environment in map(Environment, versions_of(" ".join(arguments.version))):

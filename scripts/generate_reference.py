@@ -42,7 +42,7 @@ from controlplane.daemon.observe import journal, timeline_view
 from controlplane.daemon.observe.critical_path import PathSegment
 from controlplane.gate.limits import GateLimits
 from controlplane.wire.names import snake_case
-from engine_hooks.engine.settings import GATE_VARIABLES
+from controlplane.gate.variables import GATE_VARIABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "build" / "reference"

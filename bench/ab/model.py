@@ -7,12 +7,13 @@ generator's words in its vocabulary: a prompt's length is exact, and two program
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tiny_model import write_tiny_model
 
 from controlplane.lab.load.prompts import WORDS
 
-SHAPES: Mapping[str, Mapping[str, int]] = {
+SHAPES: Mapping[str, Mapping[str, Any]] = {
     "20m": {
         "hidden_size": 512,
         "intermediate_size": 1408,
@@ -20,6 +21,19 @@ SHAPES: Mapping[str, Mapping[str, int]] = {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 64,
+    },
+    "gemma3": {  # the 20m shape with five sliding windows and one full attention, each a KV cache group of its own
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "query_pre_attn_scalar": 64,
+        "sliding_window": 512,
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"],
     },
     "tiny": {"head_dim": 32},  # vLLM has no attention for the tests' 16 on a CPU
     "8b": {  # Llama-3.1-8B's

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -17,6 +18,7 @@ from typing import Any
 
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess
+from support.ports import free_port
 
 from ab import ROOT, engine, results, systems
 from ab.kinds import GPU
@@ -90,9 +92,9 @@ def play(
     with tempfile.TemporaryDirectory(prefix="penstock-ab-") as scratch:
         folder = Path(scratch)
         try:
-            with served(job.system, scenario, environment, folder, recorded=keep is not None) as server:
+            with served(job.system, scenario, environment, folder, recorded=keep is not None) as (server, url):
                 began_cpu_s = engine.cpu_s(server)
-                result = replayed(job, scenario, server.url, folder)
+                result = replayed(job, scenario, url, folder)
                 counts = {
                     "engine_cpu_s": round(engine.cpu_s(server) - began_cpu_s, 2),
                     "retractions": engine.retractions(server, scenario.engine.engine),
@@ -136,8 +138,8 @@ def served(
     folder: Path,
     *,
     recorded: bool = False,
-) -> Iterator[EngineServer]:
-    """The engine; daemon and nats-server beside it where the system has them.
+) -> Iterator[tuple[EngineServer, str]]:
+    """The engine, and where clients reach it; daemon and nats-server beside it where the system has them.
 
     ``recorded``: the daemon writes its events down.
     """
@@ -146,7 +148,7 @@ def served(
     with contextlib.ExitStack() as stack:
         plugins: tuple[str, ...] = ()
         variables = dict(system.variables)
-        if system.has_plugin:
+        if system.has_daemon:
             (folder / "penstock.toml").write_text(system.toml)
             arguments = ["--config", str(folder / "penstock.toml")]
             if recorded:
@@ -154,7 +156,7 @@ def served(
             daemon = DaemonProcess(folder / "daemon", *arguments, node=NODE)
             stack.callback(_end, daemon)
             daemon.start()
-            plugins = ("penstock",)
+            plugins = ("penstock",) if system.has_plugin else ()
             variables = {
                 "PENSTOCK_NODE": NODE,
                 "PENSTOCK_STATE_DIR": str(daemon.folder),
@@ -164,9 +166,26 @@ def served(
             folder, environment, scenario.engine, plugins=plugins, variables=variables, flags=system.flags
         )
         stack.callback(server.kill)
-        if system.has_plugin:
-            _wait_until_governed(server.url)
-        yield server
+        url = stack.enter_context(gate_outside(server, folder, variables)) if system.outside else server.url
+        if system.has_daemon:
+            _wait_until_governed(url)
+        yield server, url
+
+
+@contextlib.contextmanager
+def gate_outside(server: EngineServer, folder: Path, variables: Mapping[str, str]) -> Iterator[str]:
+    """`penstock gate` before the engine, under the daemon that runs already; yields its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "controlplane", "gate", "--upstream", server.url, "--node", NODE]
+    command += ["--listen", f"127.0.0.1:{port}", "--state-dir", variables["PENSTOCK_STATE_DIR"]]
+    command += getattr(server, "gate_options", ())
+    with (folder / "gate.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **variables})
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(_READY_S)
 
 
 def _end(daemon: DaemonProcess) -> None:
@@ -200,7 +219,7 @@ def _hook_failures(health: Mapping[str, Any]) -> int:
 def replayed(job: Job, scenario: Scenario, url: str, folder: Path) -> RunResult:
     """The programs of the job's seed, at its rate, on the engine that ``served`` started in ``folder``."""
     seed, system = job.cell.seed, job.system
-    bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_plugin else None
+    bus = resolve_url(None, NODE, folder / "daemon", role=BusRole.AGENT) if system.has_daemon else None
     reader = resolve_url(None, NODE, folder / "daemon", role=BusRole.READER)
     with contextlib.nullcontext() if bus is None else StatusWatch(reader, NODE) as watch:
         options = ReplayOptions(
@@ -267,7 +286,7 @@ def _seconds(duration_ns: int, digits: int) -> float:
 def _keep_logs(folder: Path, keep: Path | None, job: Job) -> None:
     if keep is None:
         return
-    logs = {"engine.log": "engine.log", "daemon.log": "daemon/daemon.log", RECORD: RECORD}
+    logs = {"engine.log": "engine.log", "gate.log": "gate.log", "daemon.log": "daemon/daemon.log", RECORD: RECORD}
     for name, path in logs.items():
         if (folder / path).exists():
             _name(keep, job, name).write_bytes((folder / path).read_bytes())

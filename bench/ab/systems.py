@@ -5,7 +5,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_server import PATH
@@ -20,6 +20,7 @@ from controlplane.lab.workload import provenance
 STOCK = "stock"
 PRIORITY = "priority"
 AGENTINFER = "agentinfer"
+_OUTSIDE, _BOTH = "+outside", "+halves"
 _STATIC = re.compile(r"static-(\d+)")
 # agentinfer's cost model knows a GPU: these are the 20m shape's times on two cores.
 _AGENTINFER_COSTS = {
@@ -38,7 +39,8 @@ class System:
     """One of the compared. ``toml`` is the daemon's configuration; empty: neither plugin nor daemon.
 
     ``flags``: what its engine is started with beside. ``variables``: of its engine's environment. ``first_come``:
-    its programs' requests are numbered in order of the programs' arrival.
+    its programs' requests are numbered in order of the programs' arrival. ``outside``: `penstock gate` is
+    before the engine, in which the plugin is only where ``has_plugin``.
     """
 
     name: str
@@ -46,10 +48,16 @@ class System:
     flags: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     first_come: bool = False
+    outside: bool = False
+    in_engine: bool = True
+
+    @property
+    def has_daemon(self) -> bool:
+        return bool(self.toml)
 
     @property
     def has_plugin(self) -> bool:
-        return bool(self.toml)
+        return bool(self.toml) and self.in_engine
 
 
 def static(window: int) -> System:
@@ -92,7 +100,18 @@ def agentinfer(folder: Path, kind: Kind) -> System:
 
 
 def parse_system(text: str, kind: Kind) -> System:
-    """``stock``, ``static-8``, a preset's name, ``NAME=FILE.toml`` and the like. Raises ``ConfigError``."""
+    """``stock``, ``static-8``, a preset's name, ``NAME=FILE.toml`` and the like. Raises ``ConfigError``.
+
+    With ``+outside`` behind it: by `penstock gate` before an engine without the plugin; with ``+halves``: before
+    one whose scheduler has it.
+    """
+    whole, ending = text.removesuffix(_OUTSIDE), text.endswith(_OUTSIDE)
+    half, both = text.removesuffix(_BOTH), text.endswith(_BOTH)
+    if ending or both:
+        inner = parse_system(half if both else whole, kind)
+        if not inner.toml:
+            raise ConfigError(f"--systems: {text}: only a preset or a configuration has a gate outside")
+        return replace(inner, name=text, outside=True, in_engine=both)
     name, separator, file = text.partition("=")
     if name == AGENTINFER:
         return agentinfer(Path(file).absolute(), kind)
@@ -116,12 +135,13 @@ def parse_system(text: str, kind: Kind) -> System:
 
 def effective_digest(system: System) -> str:
     """Of the configuration with every default in it; empty for stock."""
-    return provenance.digest(show(parse(tomllib.loads(system.toml)))) if system.has_plugin else ""
+    return provenance.digest(show(parse(tomllib.loads(system.toml)))) if system.has_daemon else ""
 
 
 def code_digest(system: System) -> str:
     """Of all the code that decides, holds or tells; empty for stock."""
-    if not system.has_plugin:
+    if not system.has_daemon:
         return ""
-    rooms = [ROOT / "controlplane" / room for room in _DECIDING] + [ROOT / "engine_hooks"]
+    deciding = (*_DECIDING, "fleet") if system.outside else _DECIDING
+    rooms = [ROOT / "controlplane" / room for room in deciding] + [ROOT / "engine_hooks"]
     return provenance.code_digest(rooms)

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from controlplane.fleet.roster import Engine
+from controlplane.fleet.watched_reply import WatchedReply
 from controlplane.gate.gate import Gate
 from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms, is_retried
 from controlplane.gate.tickets import Ticket
@@ -53,19 +54,23 @@ class ActiveTurn:
         turns: Turns,
         now_ns: Callable[[], int],
         afterwards: Callable[[], None],
+        reply: WatchedReply | None = None,
     ) -> None:
         self.ticket, self.engine = ticket, engine
         self._hold_ns, self._is_last = hold_ns, is_last
         self._gate, self._turns, self._now_ns = gate, turns, now_ns
         self._afterwards = afterwards
+        self._reply = reply
         self._status = 0
         self._is_whole = True  # as far as anybody tells
         self.is_complete = False  # all there was to tell
         self._is_over = False
         turns.began(ticket, engine, now_ns())
 
-    def answered(self, status: int, served_by: Engine | None) -> bool:
+    def answered(self, status: int, served_by: Engine | None, headers: Mapping[str, str]) -> bool:
         """The engine answers. True if it is another one than that first chosen."""
+        if self._reply is not None:
+            self._reply.begin(status, headers.items())
         now_ns = self._now_ns()
         elsewhere = served_by is not None and served_by.place != self.engine.place
         if served_by is not None and elsewhere:
@@ -84,6 +89,8 @@ class ActiveTurn:
     def passed(self, data: bytes, *, is_last: bool) -> None:
         """Some of the answer's bytes went by: from now on an answer without a last piece was cut."""
         self._is_whole = self.is_complete = is_last
+        if self._reply is not None:
+            self._reply.add(data, is_last=is_last)
         self._turns.passed(self.ticket.turn_id, data, self._now_ns())
 
     def ends_with_trailers(self) -> None:
@@ -102,8 +109,11 @@ class ActiveTurn:
             self._turns.cut(self.ticket, self.engine, self._now_ns())
         else:
             self._turns.ended(self.ticket, self.engine, self._status, self._now_ns())
-        if self._is_last and not is_retried(self._status):
-            self._gate.reply_read(self.ticket, (), is_last=True)
+        if self._is_last:
+            if not is_retried(self._status):
+                self._gate.reply_read(self.ticket, (), is_last=True)
+        elif self._reply is not None and (tools := self._reply.called(self.ticket.program_id)) is not None:
+            self._gate.reply_read(self.ticket, tools)
 
 
 class AwaitingResponse:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from controlplane.fleet._generated import ext_proc_pb2 as ext_proc
+from controlplane.fleet.watched_reply import OF_SHAPE
 from controlplane.gate.requests import TURN_HEADER, count_of
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -55,14 +56,17 @@ def request_of(message: Any) -> Request:
 
 
 def answer_of(message: Any) -> tuple[int, str, dict[str, str]]:
-    """Of a message with ``response_headers``: the status, the engine's address if told, and headers of ours."""
-    status, own = 0, {}
+    """Of a message with ``response_headers``: the status, the engine's address if told, and headers.
+
+    Those of ours, and ``OF_SHAPE``.
+    """
+    status, told = 0, {}
     for each in message.response_headers.headers.headers:
         if each.key == ":status":
             status = count_of(_value(each).decode("latin-1"))
-        elif each.key.startswith("x-penstock-"):
-            own[each.key] = _value(each).decode("latin-1")
-    return status, _served_by(message), own
+        elif each.key.startswith("x-penstock-") or each.key in OF_SHAPE:
+            told[each.key] = _value(each).decode("latin-1")
+    return status, _served_by(message), told
 
 
 def choice(addresses: str, own: Mapping[str, str]) -> Any:

@@ -1,6 +1,6 @@
 """What an engine's page for Prometheus tells of its memory and its turns, of those engines that we know.
 
-The names were read in SGLang 0.5.17 and 0.5.21 (``srt/observability/metrics_collector.py``; it has the page with
+The names were read in SGLang 0.5.21 (``srt/observability/metrics_collector.py``; it has the page with
 ``--enable-metrics``) and in vLLM 0.28 and 0.32 (``v1/metrics/loggers.py``). SGLang writes its figures with each
 batch that it logs, so they may lag by some decode steps. vLLM counts what it could evict as free. llama.cpp's
 server (``tools/server/server-task.cpp``, with ``--metrics``) tells nothing of its memory: ``/props`` has that.

@@ -31,7 +31,9 @@ from controlplane.files import replace_file
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
 from controlplane.fleet.roster import Engine, host_and_port
 from controlplane.fleet.upstream import upstream_of
+from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import HEALTH_PATH
+from controlplane.gate.variables import limit_values
 from controlplane.transport.endpoint import MOST_SOCKET_PATH_BYTES, default_state_dir, url_from_env
 
 _UMASK = 0o077
@@ -117,6 +119,7 @@ async def _end(process: Process) -> None:
 
 def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
+    GateLimits(**limit_values(os.environ))  # said here, not by the picker whenever it starts
     os.umask(_UMASK)
     run(_serve, options, list(daemon))
 

@@ -30,6 +30,7 @@ from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
 from controlplane.gate import Continuity, GateLimits
+from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import control_path, resolve_url
 from controlplane.transport.loopback import channel_options
@@ -59,7 +60,8 @@ class OutsidePicker:
             self._bus,
             now_ns=clocks.awake_ns,
             role=f"gate-{self.upstream.port}",
-            limits=GateLimits(time_scale=options.time_scale),
+            limits=GateLimits(time_scale=options.time_scale, **limit_values(os.environ)),
+            tenant_header=os.environ.get(TENANT_HEADER_VARIABLE, ""),
         )
         self.pluginless = PluginlessEngines(self.roster, self._publisher, now_ns=clocks.awake_ns)
         self.picker = PickerServer(

@@ -15,6 +15,7 @@ from controlplane.fleet.engine_turn import EngineTurn
 from controlplane.fleet.messages import BUFFERED, DUPLEX, NONE, Request
 from controlplane.fleet.picker_context import PickerContext
 from controlplane.fleet.roster import Engine
+from controlplane.fleet.watched_reply import WatchedReply
 from controlplane.gate.asgi import ClientGone, Message
 from controlplane.gate.bodies import BodyRefused, json_object, with_fields
 from controlplane.gate.contexts import measured
@@ -72,6 +73,7 @@ class RequestStream:
         self._is_awaiting = False
         self._is_last = False
         self._prompt: Prompt | None = None  # of a program with a name
+        self._reply: WatchedReply | None = None  # where its body told what is to be looked for
         self._continued = ""
         self._body_read = False
         self._body = b""  # a body that is to be sent back, or that fields may be set in
@@ -195,6 +197,8 @@ class RequestStream:
             identity = self._picker.continuity.name(identity, body, prompt)
             self._continued = identity.program_id
         self._is_last = is_last(body)
+        if not (self._is_last or identity.anonymous):
+            self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
         ticket = self._ticket_for(request, identity, self._picker.contexts.size(identity, prompt), len(data))
         if not identity.anonymous:
             self._prompt = prompt
@@ -302,6 +306,7 @@ class RequestStream:
             turns=picker.turns,
             now_ns=picker.now_ns,
             afterwards=self._afterwards,
+            reply=self._reply,
         )
         if self._only_asks and request.body_mode != DUPLEX:
             # From here, not from when it was sent: Envoy ends the stream as soon as it has the choice, which may
@@ -405,9 +410,9 @@ class RequestStream:
         """Take note of what a message shows of the turn's answer. Return what its client is told beside."""
         kind = message.WhichOneof("request")
         if turn is not None and kind == "response_headers":
-            status, address, own = messages.answer_of(message)
-            self._picker.counters.elsewhere += turn.answered(status, self._picker.choice.at(address))
-            return turn.response_headers(own)
+            status, address, headers = messages.answer_of(message)
+            self._picker.counters.elsewhere += turn.answered(status, self._picker.choice.at(address), headers)
+            return turn.response_headers(headers)
         if turn is not None and kind == "response_body":
             turn.passed(message.response_body.body, is_last=message.response_body.end_of_stream)
         elif turn is not None and kind == "response_trailers":

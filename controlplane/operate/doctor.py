@@ -262,7 +262,8 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     plugin = health.get("plugin", {})
     name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
     if why := plugin.get("passive_because"):
-        advice = f"python -m engine_hooks.{package}.verify, in the engine's environment"
+        verify = f"python -m engine_hooks.{package}.verify, in the engine's environment"
+        advice = f"{verify}; `penstock gate --upstream URL` before it holds turns without the plugin"
         yield bad("plugin", f"passive: {why}", advice)
     failures = dict(plugin.get("hook_failures", {}))
     for reported in (health.get("scheduler"), *health.get("schedulers", {}).values()):

@@ -92,17 +92,20 @@ class Moments(ABC):
         if len(running) > 1 and self._steering.retracts:
             self._steering.victims_last(running, request_of)
 
-    def reclaim(self, needed_tokens: int, *, stuck: bool) -> bool:
-        """There is no room for so many tokens: whether pins were given up, so that it is worth another try.
+    def reclaim(self, needed: Any, *, stuck: bool) -> bool:
+        """There is no room for so many tokens, or what else the view measures: whether pins were given up for it.
 
         ``stuck``: what comes next is to throw a running turn out, or nothing runs that could end.
         """
-        return self._pins.reclaim(needed_tokens, self._steering.policies.memory, stuck=stuck)
+        return self._pins.reclaim(needed, self._steering.policies.memory, stuck=stuck)
 
     def evict(self, needed_tokens: int) -> int:
         """Blocks are about to be evicted: the tokens that were freed by the policy's choice."""
-        busy = {*self._probe.running_programs(), *self._pins.programs}
-        return self._steering.evict(needed_tokens, busy)
+        return self._steering.evict(needed_tokens, self.busy())
+
+    def busy(self) -> set[str]:
+        """Programs whose context must stay: a turn of theirs runs, or it is pinned."""
+        return {*self._probe.running_programs(), *self._pins.programs}
 
     def cache_emptied(self) -> None:
         """Handles into it must never be used again."""

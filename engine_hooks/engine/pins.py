@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from controlplane.core.model.events import Pin
 from controlplane.core.policies.protocols import MemoryPolicy, Pinned
@@ -75,7 +76,7 @@ class Pins:
 
     def _afforded_instead_of_holds(self, lock: Lock) -> bool:
         """Whether there is budget once contexts are let go that nobody has asked for; those are, if there is."""
-        if self.retained_tokens + lock.tokens > self._budget_tokens:
+        if self.retained_tokens + self._view.locked_tokens(lock) > self._budget_tokens:
             return False
         for name in [name for name, held in self._held.items() if not held.asked]:
             self.release(name)
@@ -88,7 +89,7 @@ class Pins:
         return self._budget_ratio() * self._view.pool_tokens
 
     def _affords(self, lock: Lock) -> bool:
-        return self.tokens + lock.tokens <= self._budget_tokens
+        return self.tokens + self._view.locked_tokens(lock) <= self._budget_tokens
 
     def release(self, program_id: str) -> bool:
         """Unpin; False if it was not pinned."""
@@ -107,8 +108,7 @@ class Pins:
         if context is None:
             return "no turn of it ended here"
         self._contexts.forget(program_id)
-        key = context.key
-        self._view.evict_tail(key, len(key))
+        self._view.evict_tail(context.key, self._view.pool_tokens)
         return ""
 
     def expire(self, outlasting: Callable[[], Container[str]] = tuple) -> bool:
@@ -123,13 +123,13 @@ class Pins:
             self.release(name)
         return bool(due)
 
-    def reclaim(self, needed_tokens: int, policy: MemoryPolicy, *, stuck: bool) -> bool:
-        """Unpin whom the policy gives up, until so many tokens are free or evictable. True if any was unpinned.
+    def reclaim(self, needed: Any, policy: MemoryPolicy, *, stuck: bool) -> bool:
+        """Unpin whom the policy gives up, until nothing is ``missing`` of ``needed``. True if any was unpinned.
 
         What is unpinned may be shared and so free less than it holds: the policy is asked until it is enough.
         """
-        reclaimed = self._reclaim_unasked(needed_tokens)
-        while self._held and (missing := self._missing(needed_tokens)) > 0:
+        reclaimed = self._reclaim_unasked(needed)
+        while self._held and (missing := self._view.missing(needed)) > 0:
             names = policy.unpin(self._pinned(), self._view.blocks(missing), stuck)
             if not names:
                 break
@@ -138,7 +138,7 @@ class Pins:
                     self._reclaimed.append(name)
                 self.release(name)
                 reclaimed = True
-                if self._missing(needed_tokens) <= 0:
+                if self._view.missing(needed) <= 0:
                     break
         return reclaimed
 
@@ -147,24 +147,20 @@ class Pins:
         reclaimed, self._reclaimed = self._reclaimed, []
         return reclaimed
 
-    def _reclaim_unasked(self, needed_tokens: int) -> bool:
+    def _reclaim_unasked(self, needed: Any) -> bool:
         """Nobody asked for these: they go first."""
         reclaimed = False
         for name in [name for name, held in self._held.items() if not held.asked]:
-            if self._missing(needed_tokens) <= 0:
+            if self._view.missing(needed) <= 0:
                 break
             reclaimed = self.release(name)
         return reclaimed
-
-    def _missing(self, needed_tokens: int) -> int:
-        pool = self._view.pool()
-        return needed_tokens - pool.free - pool.evictable
 
     def _pinned(self) -> list[Pinned]:
         return [
             Pinned(
                 program_id=name,
-                blocks=self._view.blocks(held.lock.tokens),
+                blocks=self._view.blocks(self._view.locked_tokens(held.lock)),
                 until_ns=held.until_ns,
                 program_arrived_at_ns=self._contexts.arrived_ns(name),
             )
@@ -187,12 +183,12 @@ class Pins:
     @property
     def tokens(self) -> int:
         """What is pinned or held back. A shared prefix counts once for each program that pins it."""
-        return sum(held.lock.tokens for held in self._held.values())
+        return sum(self._view.locked_tokens(held.lock) for held in self._held.values())
 
     @property
     def held_tokens(self) -> int:
         """What of it nobody has asked for yet."""
-        return sum(held.lock.tokens for held in self._held.values() if not held.asked)
+        return sum(self._view.locked_tokens(held.lock) for held in self._held.values() if not held.asked)
 
     @property
     def retained_tokens(self) -> int:

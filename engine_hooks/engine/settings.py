@@ -1,6 +1,5 @@
 """What the plugin is told, by environment variables: an engine passes a plugin nothing else."""
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.model.errors import ConfigError, require
-from controlplane.core.model.types import seconds
 from controlplane.gate import GateLimits
+from controlplane.gate.variables import GATE_VARIABLES, TENANT_HEADER_VARIABLE, limit_values, number
 from controlplane.transport.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
 from controlplane.transport.roles import BusRole
 from controlplane.transport.subjects import check_name
@@ -21,10 +20,7 @@ NODE_VARIABLE = "PENSTOCK_NODE"
 PIN_BUDGET_VARIABLE = "PENSTOCK_PIN_BUDGET_RATIO"
 TIMING_VARIABLE = "PENSTOCK_PLUGIN_TIMING"
 CONTINUITY_VARIABLE = "PENSTOCK_PREFIX_IDENTITY"
-TENANT_HEADER_VARIABLE = "PENSTOCK_TENANT_HEADER"
 ENGINE, GATE = "engine", "gate"
-_GATE_PREFIX = "PENSTOCK_GATE_"
-_MIB = 1 << 20
 
 
 class PluginMode(StrEnum):
@@ -74,23 +70,6 @@ class Settings:
         return resolve_url(self.nats_url or None, self.node, self.state_dir, role=BusRole.ENGINE)
 
 
-# A variable, the limit that it sets, and what one of its unit is in the limit's.
-GATE_VARIABLES: Mapping[str, tuple[str, int]] = {
-    "PENSTOCK_GATE_MAX_HELD": ("max_held", 1),
-    "PENSTOCK_GATE_MAX_HELD_MIB": ("max_held_bytes", _MIB),
-    "PENSTOCK_GATE_MAX_BODY_MIB": ("max_body_bytes", _MIB),
-    "PENSTOCK_GATE_MAX_BODY_VALUES": ("max_body_values", 1),
-    "PENSTOCK_GATE_MAX_ARRIVING_MIB": ("max_arriving_bytes", _MIB),
-    "PENSTOCK_GATE_BODY_S": ("body_ns", seconds(1)),
-    "PENSTOCK_GATE_HOLD_S": ("hold_ns", seconds(1)),
-    "PENSTOCK_GATE_EARLY_HEADERS_S": ("early_headers_ns", seconds(1)),
-    "PENSTOCK_GATE_RETRY_AFTER_S": ("retry_after_ns", seconds(1)),
-    "PENSTOCK_GATE_GRANT_TTL_S": ("grant_ttl_ns", seconds(1)),
-    "PENSTOCK_GATE_KEEP_S": ("keep_ns", seconds(1)),
-    "PENSTOCK_GATE_OPEN_STEP_S": ("open_step_ns", seconds(1)),
-}
-
-
 def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings that ``environment`` holds; a variable that is empty counts as absent.
 
@@ -98,8 +77,8 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     """
     texts = {name: value.strip() for name, value in environment.items() if value.strip()}
     state_dir = texts.get(STATE_DIR_VARIABLE)
-    limits = _gate_values(texts)
-    ratio = _number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else None
+    limits = limit_values(texts)
+    ratio = number(texts, PIN_BUDGET_VARIABLE) if PIN_BUDGET_VARIABLE in texts else None
     mode = _mode(texts.get(MODE_VARIABLE, "on"))
     try:
         return Settings(
@@ -143,30 +122,6 @@ def _switch(texts: Mapping[str, str], variable: str) -> bool:
     if text not in ("0", "1"):
         raise ConfigError(f"{variable}: expected 0 or 1, got {text[:80]!r}", field=variable)
     return text == "1"
-
-
-def _gate_values(texts: Mapping[str, str]) -> dict[str, int]:
-    values = {}
-    for variable in texts:
-        if not variable.startswith(_GATE_PREFIX):
-            continue
-        if variable not in GATE_VARIABLES:
-            near = difflib.get_close_matches(variable, GATE_VARIABLES, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(GATE_VARIABLES)}"
-            raise ConfigError(f"{variable}: unknown variable{hint}", field=variable)
-        name, unit = GATE_VARIABLES[variable]
-        values[name] = round(_number(texts, variable) * unit)
-    return values
-
-
-def _number(texts: Mapping[str, str], variable: str) -> float:
-    try:
-        value = float(texts[variable])
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < 1e12:  # neither text, nor NaN, nor endless
-        raise ConfigError(f"{variable}: expected a number, got {texts[variable][:80]!r}", field=variable)
-    return value
 
 
 def _variable_of(name: str) -> str:

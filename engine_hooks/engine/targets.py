@@ -15,6 +15,7 @@ class Feature(StrEnum):
     PINS = "pins"
     HOST = "host"
     RANKS = "ranks"
+    CHUNKS = "chunks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

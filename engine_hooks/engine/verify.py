@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from engine_hooks.engine.targets import Feature, Target
@@ -103,7 +104,7 @@ def print_report(
     targets: Sequence[Target],
     *,
     supported: Sequence[str],
-    known_differences: Mapping[str, str],
+    known_differences: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Print for operators what is found of ``targets`` and which features work; 0 if every one does.
 

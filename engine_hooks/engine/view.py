@@ -36,7 +36,7 @@ class View(ABC):
     """One scheduler. A *key* finds a context in the engine's cache, a *request* is the engine's own."""
 
     scheduler: Any
-    page_tokens: int
+    page_tokens: int  # of a context, that a page or block of the pool stands for
     context_tokens: int  # the longest context that the model takes; 0: it is not known
 
     # Sizes and queues
@@ -73,6 +73,11 @@ class View(ABC):
         """Tokens in whole pages."""
         return -(-tokens // self.page_tokens)
 
+    def missing(self, needed: Any) -> int:
+        """How many of the tokens that are needed can be had neither free nor evictable; none if 0 or less."""
+        pool = self.pool()
+        return int(needed) - pool.free - pool.evictable
+
     # Contexts
 
     @abstractmethod
@@ -82,6 +87,10 @@ class View(ABC):
     @abstractmethod
     def unlock(self, lock: Lock) -> None:
         """Give it back."""
+
+    def locked_tokens(self, lock: Lock) -> int:
+        """What it takes of the pool, as the pool is counted now."""
+        return lock.tokens
 
     @abstractmethod
     def evict_tail(self, key: Any, most_tokens: int) -> int:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from controlplane.core.model import commands as cmd
@@ -112,7 +111,6 @@ class Attached(Base):
     def step_begins(self, *args: Any) -> None:
         self._expire_and_obey()
         self._moves.step()
-        self._make_room_for_the_next_chunk()
         self._report_copies()
         self._probe.sample_if_due()
 
@@ -120,20 +118,6 @@ class Attached(Base):
         for program_id, tokens in self._host.copies.news():
             if not is_unnamed(program_id):
                 self._send(ContextMoved(program_id=program_id, below_tokens=tokens))
-
-    def _make_room_for_the_next_chunk(self) -> None:
-        """Give up pins for the unfinished prefill: what it does not find ends the scheduler, and all turns with it.
-
-        SGLang judged its whole need before the first chunk, and never again; a pin placed since then was not in it.
-        """
-        needed = self._view.promised_tokens()
-        if needed:
-            self.reclaim(needed, stuck=True)
-
-    def before_retraction(self, batch: Any, *args: Any) -> None:
-        """Pins go before any running request does."""
-        if self._pins.tokens:
-            self.reclaim(int(batch.new_tokens_required_next_decode(*args)), stuck=True)
 
     def decode_ordered(self, order: list[int], saved: Any, requests: Any, *args: Any) -> None:
         """Indices of running requests: SGLang retracts from the end until the next step has its room."""
@@ -157,11 +141,21 @@ class Attached(Base):
         self._steering.order_host(int(num_tokens))
 
     def evict_first(self, tree: Any, params: Any) -> tuple[int, Any]:
-        """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict."""
-        freed_tokens = self.evict(int(params.num_tokens)) if params.num_tokens else 0
-        if not freed_tokens:
+        """Evict by the daemon's policy; the tokens freed, and what the engine has still to evict.
+
+        Every allocation that finds too little free comes here first, with what it lacks of each component. What
+        cannot be evicted either would throw out a running turn or end the scheduler: so pins are given up for it.
+        """
+        view = self._view
+        asked = view.asked(params)
+        if self._pins.programs:
+            self.reclaim(asked, stuck=True)
+        if not asked or not self._steering.evicts:
             return 0, params
-        return freed_tokens, replace(params, num_tokens=max(0, params.num_tokens - freed_tokens))
+        free = view.free(asked)
+        freed_tokens = self.evict(int(params.num_tokens)) if params.num_tokens else 0
+        freed_tokens += self._steering.evict_parked(lambda: bool(view.asked(view.rest(params, free))), self.busy())
+        return freed_tokens, view.rest(params, free) if freed_tokens else params
 
     def first_chunk(self, verdict: Any, adder: Any, request: Any, sizes: dict[str, Any]) -> Any:
         """The engine's verdict on a waiting request, and how many tokens of it may begin; or ours.
@@ -172,8 +166,8 @@ class Attached(Base):
         load all of that for the part, into room that others need.
         """
         fits, limit_tokens = verdict
-        if not adder.rem_chunk_tokens:
-            return verdict
+        if not adder.rem_chunk_tokens or len(self._view.tree.tree_components) > 1:
+            return verdict  # what a part takes of a window or of states only the engine can tell
         wanted_tokens = int(sizes["extend_input_len"])
         if self._view.scheduler.chunked_req is not None or adder.new_chunked_req is not None:
             if not fits or limit_tokens is None or adder.ceil_paged_tokens(wanted_tokens) <= limit_tokens:
@@ -204,14 +198,20 @@ class Attached(Base):
         """A request found no room: reclaim pins for it. True if it is worth another try."""
         if not self._pins.tokens or request in adder.can_run_list:
             return False
+        view, budget = self._view, adder.memory_budget
         prompt_tokens = len(request.origin_input_ids) + len(request.output_ids)
-        needed = prompt_tokens + int(request.sampling_params.max_new_tokens or 0) + _LEAST_ROOM_TOKENS
-        scheduler = self._view.scheduler
-        runs = self._view.decoding() or adder.can_run_list or getattr(scheduler, "chunked_req", None)
-        budget = getattr(adder, "memory_budget", None)
-        reserved = int(budget.total_offset if budget is not None else adder.rem_total_token_offset)
-        needed = min(int(scheduler.max_total_num_tokens), needed + reserved)
-        return self.reclaim(needed, stuck=not runs)
+        output_tokens = int(request.sampling_params.max_new_tokens or 0)
+        full, *others = view.tree.tree_components
+        whole = prompt_tokens + output_tokens + _LEAST_ROOM_TOKENS + int(budget.total_offset)
+        needed = {full: min(view.pool_tokens, whole)}
+        if window := [each for each in others if each.name == "SWA"]:
+            extend = budget.ceil_paged_tokens(prompt_tokens - view.cached_tokens(request))
+            of_window = budget.swa_tokens(extend, output_tokens, chunk_limit=adder.rem_chunk_tokens)
+            most = int(budget.allocator.size_swa)
+            needed[window[0]] = min(most, int(of_window + budget.swa_offset) + 1)
+        free = view.free(needed)
+        runs = view.decoding() or adder.can_run_list or view.scheduler.chunked_req
+        return self.reclaim({each: count - free[each] for each, count in needed.items()}, stuck=not runs)
 
     # Commands, and the sleep of an idle engine
 

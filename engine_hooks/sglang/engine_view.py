@@ -1,14 +1,18 @@
 """What the plugin reads and does inside SGLang's scheduler, with the differences of its versions in one place.
 
-0.5.17 has a Python ``RadixCache`` with node objects; 0.5.21 a ``UnifiedRadixCache`` over a core with integer
-handles. Everything here runs in the scheduler's thread.
+The tree keeps several *components* of a context: full attention's KV, whose pool all tokens here are of, and where
+the model has them a sliding window's and states. Everything here runs in the scheduler's thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.sglang.late_key import LateKey
+
+ALL = 1 << 40  # tokens: more than any pool has
+_ASKED = {"FULL": "num_tokens", "SWA": "swa_num_tokens", "MAMBA": "mamba_num"}  # of an eviction, by component
 
 
 class EngineView(View):
@@ -28,7 +32,7 @@ class EngineView(View):
         tree = self.tree
         return PoolTokens(
             total=self.pool_tokens,
-            free=int(self.scheduler.token_to_kv_pool_allocator.available_size()),
+            free=int(tree._component_available_size(tree.tree_components[0])),
             evictable=int(tree.evictable_size()),
         )
 
@@ -45,7 +49,7 @@ class EngineView(View):
         """The requests that decode from the next step on.
 
         While a step is planned, those whose prefill ended with the last one are on their way into the running
-        batch; the scheduler holds that one, where it was empty before, only once the plan is made (0.5.21).
+        batch; the scheduler holds that one, where it was empty before, only once the plan is made.
         """
         scheduler = self.scheduler
         batches = (scheduler.running_batch, getattr(scheduler, "last_batch", None))
@@ -65,7 +69,8 @@ class EngineView(View):
             return 0
         whole = len(unfinished.origin_input_ids) + len(unfinished.output_ids)
         # Its prefix grows a step later, when what was computed enters the tree.
-        left = whole - max(len(unfinished.prefix_indices), int(unfinished.extend_range.end))
+        end = unfinished.extend_range.end if hasattr(unfinished, "extend_range") else unfinished.extend_end
+        left = whole - max(self.cached_tokens(unfinished), int(end))
         return min(self.chunk_tokens, left) + self.page_tokens * (1 + len(self.decoding()))
 
     @property
@@ -90,73 +95,69 @@ class EngineView(View):
 
         return self.tree.match_prefix(MatchPrefixParams(key=key))
 
-    def match(self, key: Any) -> tuple[Any, int]:
-        """The deepest node on the device that ``key`` leads to, and how many tokens lie on the way."""
-        found = self.look_up(key)
-        if hasattr(found, "device_indices"):
-            return found.last_device_node, len(found.device_indices)
-        return found.last_device_node, int(found.device_prefix_len)  # 0.5.23
-
     def lock(self, key: Any) -> Lock | None:
-        node, tokens = self.match(key)
-        if tokens == 0:
+        """Of each component what a next turn needs: the way from the root, a window at its end, a state there."""
+        found = self.look_up(key)
+        tokens = len(found.device_indices) if hasattr(found, "device_indices") else found.device_prefix_len
+        if not tokens:
             return None
-        return Lock(node, self.tree.inc_lock_ref(node), tokens)
+        node = found.last_device_node
+        return Lock(node, self.tree.inc_lock_ref(node), int(tokens))
 
     def unlock(self, lock: Lock) -> None:
-        receipt = lock.receipt
-        if hasattr(receipt, "to_dec_params"):
-            self.tree.dec_lock_ref(lock.node, receipt.to_dec_params())
-        else:
-            self.tree.dec_lock_ref(lock.node)
+        self.tree.dec_lock_ref(lock.node, lock.receipt.to_dec_params())
 
     def evict_tail(self, key: Any, most_tokens: int) -> int:
-        """Free, from the end, the leaves of ``key``'s path that nobody else shares or locks.
+        """Free, from the end, the leaves of ``key``'s path that nobody else shares or locks, with all they hold.
 
         Until ``most_tokens`` are freed. Returns how many were: the last leaf goes as a whole, so they may be more.
 
         Evicting a node that is no evictable leaf panics the core and ends the scheduler: so only nodes that the
-        engine itself lists as candidates are evicted.
+        engine itself lists as candidates are evicted. One walk does: a node's parent is listed once it has gone.
         """
-        if hasattr(self.tree, "tree_core"):
-            return self._evict_tail_unified(key, most_tokens)
-        return self._evict_tail_radix(key, most_tokens)
-
-    def _evict_tail_radix(self, key: Any, most_tokens: int) -> int:
-        tree, freed = self.tree, 0
-        while freed < most_tokens:
-            node, tokens = self.match(key)
-            if tokens == 0 or node not in tree.evictable_leaves:
-                return freed
-            freed += len(node.value)
-            tree.token_to_kv_pool_allocator.free(node.value)
-            tree._delete_leaf(node)
-        return freed
-
-    def _evict_tail_unified(self, key: Any, most_tokens: int) -> int:
-        from sglang.srt.mem_cache.unified_cache.components import ComponentType
-
-        tree, full = self.tree, ComponentType.FULL
-        tracker = dict.fromkeys(tree.tree_components, 0)
-        while tracker[full] < most_tokens:
-            target, tokens = self.match(key)
-            if tokens == 0 or tree.is_root(target) or not self._evict_leaf(target, tracker, full):
-                break
+        tree, core = self.tree, self.tree.tree_core
+        full, tracker = tree.tree_components[0], dict.fromkeys(tree.tree_components, 0)
+        core.evict_device_start(full, ALL)
+        try:
+            last = self._last_node(key)
+            while last is not None and tracker[full] < most_tokens:
+                handle, progress = tree._evict_device_next_node(full, tracker)
+                if handle is None and not progress:
+                    break
+                if handle != last:
+                    continue
+                if tree._evict_device_leaf(handle, tracker) is not None:
+                    break  # a copy to host memory is due first: that would be demotion
+                last = self._last_node(key)
+        finally:
+            core.evict_device_end(full)
         return int(tracker[full])
 
-    def _evict_leaf(self, target: Any, tracker: dict[Any, int], component: Any) -> bool:
-        tree = self.tree
-        tree.tree_core.evict_device_start(component, 1 << 40)
-        try:
-            while True:
-                node, progress = tree._evict_device_next_node(component, tracker)
-                if node is None and not progress:
-                    return False
-                if node == target:
-                    # A backup to host memory may be due first; that is demotion, which is not done here.
-                    return tree._evict_device_leaf(node, tracker) is None
-        finally:
-            tree.tree_core.evict_device_end(component)
+    def _last_node(self, key: Any) -> Any:
+        """Where ``key``'s path ends on the device; None if it is not there, or goes on for somebody else."""
+        matched, node, whole = self.tree.tree_core.match_full_device_prefix(key)
+        return node if matched and matched == whole else None
+
+    def asked(self, params: Any) -> dict[Any, int]:
+        """What an eviction is asked for, by component."""
+        names = ((each, _ASKED.get(each.name)) for each in self.tree.tree_components)
+        return {each: count for each, name in names if name and (count := getattr(params, name))}
+
+    def rest(self, params: Any, free: Mapping[Any, int]) -> Any:
+        """What is left to evict of ``params`` since so much was ``free`` of each component."""
+        now, asked = self.free(free), self.asked(params)
+        left = {_ASKED[each.name]: max(0, count - (now[each] - free[each])) for each, count in asked.items()}
+        return replace(params, **left)
+
+    def free(self, components: Iterable[Any]) -> dict[Any, int]:
+        return {each: int(self.tree._component_available_size(each)) for each in components}
+
+    def missing(self, needed: Any) -> int:
+        """``needed``: tokens, or by component what is short of it beside what is free."""
+        if not isinstance(needed, dict):
+            return super().missing(needed)
+        evictable = self.tree.tree_core.component_evictable_size
+        return max((count - int(evictable(component)) for component, count in needed.items()), default=0)
 
     def waiting(self) -> Any:
         return self.scheduler.waiting_queue
@@ -209,9 +210,9 @@ class EngineView(View):
         return len(request.origin_input_ids) + max(0, len(request.output_ids) - 1)
 
     def cached_tokens(self, request: Any) -> int:
-        if hasattr(request, "prefix_indices"):
+        if hasattr(request, "prefix_indices"):  # 0.5.21
             return len(request.prefix_indices)
-        return int(request.prefix_len)  # 0.5.23
+        return int(request.prefix_len)
 
     def loaded_tokens(self, request: Any) -> int:
         """From host memory or a disk; known once its first step is planned."""
@@ -223,6 +224,6 @@ class EngineView(View):
 
 def extended_tokens(request: Any) -> int:
     """The tokens that the present step prefills for it."""
-    if hasattr(request, "extend_range"):
+    if hasattr(request, "extend_range"):  # 0.5.21
         return int(request.extend_range.end - request.extend_range.start)
-    return int(request.extend_len)  # 0.5.23
+    return int(request.extend_len)

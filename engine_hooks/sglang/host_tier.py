@@ -1,7 +1,7 @@
 """Host memory behind SGLang's KV pool (HiCache): what the plugin reads of it and moves to and from it.
 
-Everything that depends on SGLang's version is here. Only 0.5.21's unified tree is known: on others ``problem`` says
-so and nothing is moved. Everything runs in the scheduler's thread, and nothing waits for a copy to end.
+Where SGLang's host memory is another ``problem`` says so and nothing is moved. Everything runs in the scheduler's
+thread, and nothing waits for a copy to end.
 
 Two dangers that the code below is shaped by. A node that is no evictable leaf must not be evicted, the core panics
 and ends the scheduler: so only nodes that the engine itself lists as candidates are. And a batch may run before a
@@ -15,7 +15,7 @@ from typing import Any
 
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
-from engine_hooks.sglang.engine_view import EngineView
+from engine_hooks.sglang.engine_view import ALL, EngineView
 from engine_hooks.sglang.host_copies import DeviceNode, HostCopies
 from engine_hooks.sglang.late_key import LateKey
 from engine_hooks.sglang.targets import TARGETS
@@ -23,7 +23,6 @@ from engine_hooks.sglang.verify import report_problems, sglang_version
 
 OFF = "host memory is off: start SGLang with --enable-hierarchical-cache"
 NOTHING_HERE = "nothing of it is on the device"
-_ALL = 1 << 40  # tokens: more than any pool has
 _SPARE_TOKENS = 64  # left to each running request while a load holds its pages
 
 
@@ -55,15 +54,16 @@ class HostTier:
         tree = self._view.tree
         if not self._view.has_host_tier:
             return OFF
-        if self._lacks or not hasattr(tree, "tree_core"):
-            lacks = self._lacks or f"its tree is {type(tree).__name__}"
-            return f"moving to host memory is not supported with SGLang {sglang_version()}: {lacks}"
+        if self._lacks:
+            return f"moving to host memory is not supported with SGLang {sglang_version()}: {self._lacks}"
         if tree.cache_controller is None or tree.linker is not None:
             return "no host memory is attached to the tree"
         if tree.host_memory_mode != "cache":
             return "host memory is a buffer only here: --hicache-host-memory-mode cache would keep contexts in it"
-        if [component.name for component in tree.tree_components] != ["FULL"] or tree.tree_core.is_eagle:
-            return "only models with plain attention, without EAGLE, can be moved to host memory yet"
+        if others := [component.name.lower() for component in tree.tree_components[1:]]:
+            return f"a context with {' and '.join(others)} is copied and loaded by the engine alone, in parts"
+        if tree.tree_core.is_eagle:
+            return "with EAGLE contexts are not moved to host memory yet"
         return ""
 
     def pool(self) -> tuple[int, int]:
@@ -160,12 +160,10 @@ class HostTier:
         One walk through the candidates: a node's parent is listed once the node has gone. Without ``program_id``
         nobody waits for them: what has no copy is dropped, and no copy is noted.
         """
-        from sglang.srt.mem_cache.unified_cache.components import ComponentType
-
-        tree, full = self._view.tree, ComponentType.FULL
-        tracker = dict.fromkeys(tree.tree_components, 0)
+        tree = self._view.tree
+        full, tracker = tree.tree_components[0], dict.fromkeys(tree.tree_components, 0)
         wanted, copied = list(nodes), []
-        tree.tree_core.evict_device_start(full, _ALL)
+        tree.tree_core.evict_device_start(full, ALL)
         try:
             while wanted:
                 handle, progress = tree._evict_device_next_node(full, tracker)

@@ -16,14 +16,14 @@ class LateKey:
     output: Any
     page_tokens: int
     extra_key: str | None
-    cache_salt: str | None = None  # None with 0.5.17, too, whose keys have none
+    cache_salt: str | None = None
 
     def __call__(self) -> Any:
         """Make it: a copy of the whole context."""
         from sglang.srt.mem_cache.radix_cache import RadixKey
 
-        salt = {"cache_salt": self.cache_salt} if self.cache_salt else {}
-        return RadixKey(self.prompt + self.output, self.extra_key, **salt).page_aligned(self.page_tokens)
+        key = RadixKey(self.prompt + self.output, self.extra_key, cache_salt=self.cache_salt)
+        return key.page_aligned(self.page_tokens)
 
     def __len__(self) -> int:
         return (len(self.prompt) + len(self.output)) // self.page_tokens * self.page_tokens

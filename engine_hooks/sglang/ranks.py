@@ -15,12 +15,9 @@ def rank_of_scheduler(scheduler: Any) -> int | None:
     """Which of them this scheduler is; None where there is one only."""
     if ranks_of(scheduler.server_args) < 2:
         return None
-    own = getattr(scheduler, "ps", None)  # 0.5.17
-    if own is None:
-        from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_parallel
 
-        own = get_parallel()
-    return int(own.dp_rank)
+    return int(get_parallel().dp_rank)
 
 
 def unproven_ranks(server_args: Any) -> str:

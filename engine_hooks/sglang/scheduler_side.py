@@ -6,28 +6,28 @@ from typing import Any
 from engine_hooks.engine.board import account
 from engine_hooks.engine.settings import Settings
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import present, verify
+from engine_hooks.engine.verify import verify
 from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.lockstep import StepMessage
 from engine_hooks.sglang.peers import Peers
 from engine_hooks.sglang.ranked import Ranked
 from engine_hooks.sglang.ranks import rank_of_scheduler
-from engine_hooks.sglang.targets import BATCH, BROADCAST, POLICY, SCHEDULER, TARGETS, TREES
-from engine_hooks.sglang.verify import report_problems, unbound, unproven
+from engine_hooks.sglang.targets import (
+    BATCH,
+    BROADCAST,
+    CHECK_PREFILL,
+    CHUNK_TOKENS,
+    POLICY,
+    RETRACTION,
+    SCHEDULER,
+    TARGETS,
+    TREE,
+)
+from engine_hooks.sglang.verify import report_problems, unbound, unknown_tree, unproven
 
 RELEASE = "sglang.srt.mem_cache.common.release_kv_cache"
 PRIORITY = POLICY + "SchedulePolicy.calc_priority"
-_UNIFIED, _RADIX = TREES
-EVICTIONS = (
-    _UNIFIED + "evict_for_alloc",
-    _RADIX + "evict",
-)  # the first that there is: room for an allocation is made
-RETRACTION = BATCH + "_get_decode_retraction_order"  # without it SGLang's own order stays
-CHUNKS = (  # 0.5.17 has neither
-    POLICY + "PrefillAdder._check_prefill_budget",
-    "sglang.srt.mem_cache.prefill_budget.PrefillBudget.available_chunk_tokens",
-)
 
 
 class SchedulerSide:
@@ -39,6 +39,7 @@ class SchedulerSide:
         self.hooks: dict[str, Callable[..., Any]] = {}  # by target, once they are registered
         self.attached: Attached | None = None
         self.rank = 0  # of several, data-parallel ones
+        self.passive_because = ""
         self._speaks = True  # for all ranks
 
     def account(self) -> dict[str, object] | None:
@@ -47,20 +48,17 @@ class SchedulerSide:
             return None
         attached = self.attached
         report = account(self.guard, attached.emitter if attached is not None else None)
-        return report if attached is None else {**report, **attached.account()}
+        if attached is None:
+            return {**report, "passive_because": self.passive_because} if self.passive_because else report
+        return {**report, **attached.account()}
 
     def scheduler_made(self, result: Any, saved: Any, scheduler: Any, *args: Any) -> None:
         """Runs once the scheduler is whole: only then is its rank known."""
         peers = Peers.of(scheduler)
         self._speaks = peers is None or peers.leads
-        why = unproven(scheduler.server_args)
+        self.passive_because = why = self._why_passive(scheduler, peers)
         if why:
             log.warning("penstock: passive: %s", why)
-            return
-        if report_problems(unbound(self.hooks)):
-            return  # told by the report; half of the hooks would tell half of the truth
-        if peers is not None and report_problems(verify(each for each in TARGETS if each.feature is Feature.RANKS)):
-            log.warning("penstock: passive: ranks that cannot be made to decide alike")
             return
         self.rank = rank_of_scheduler(scheduler) or 0
         common = (scheduler, self._settings, self.guard)
@@ -68,6 +66,16 @@ class SchedulerSide:
         attached.begin()
         if self._speaks:
             log.info("penstock: probe on, node %s, pool of %d tokens", self._settings.node, attached.pool_tokens)
+
+    def _why_passive(self, scheduler: Any, peers: Peers | None) -> str:
+        """Half of the hooks would tell half of the truth."""
+        if why := unproven(scheduler.server_args) or unknown_tree(scheduler.tree_cache):
+            return why
+        problems = unbound(self.hooks)
+        if peers is not None:
+            problems += verify(each for each in TARGETS if each.feature is Feature.RANKS)
+        report_problems(problems)
+        return problems[0].message if problems else ""
 
     def once(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Call the method of ``attached``; before there is one, do nothing and give None."""
@@ -91,19 +99,65 @@ class SchedulerSide:
 
 
 def install(settings: Settings) -> SchedulerSide:
-    """Register every hook of the scheduler's process. SGLang must be importable."""
+    """Register every hook of the scheduler's process that this SGLang has a place for. It must be importable."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     side = SchedulerSide(settings)
-    run, once, around = side.guard.run, side.once, side.around
-    room_for, evict_first = once(Attached.room_for), once(Attached.evict_first)
-    first_chunk, next_chunk = once(Attached.first_chunk), once(Attached.next_chunk)
+    lacking = {problem.feature for problem in verify(TARGETS)}
+    for feature, hooks in _hooks(side).items():
+        side.hooks |= {} if feature in lacking else hooks
+    for target, hook in side.hooks.items():
+        HookRegistry.register(target, hook, HookType.AROUND)
+    return side
+
+
+def _hooks(side: SchedulerSide) -> dict[Feature, dict[str, Callable[..., Any]]]:
+    around, evict = side.around, _evicting(side)
+    return {
+        Feature.PROBE: {
+            f"{SCHEDULER}__init__": side.guard.around("__init__", after=side.scheduler_made),
+            f"{SCHEDULER}_add_request_to_queue": around("_add_request_to_queue", after=Attached.request_queued),
+            f"{SCHEDULER}get_new_batch_prefill": around("get_new_batch_prefill", after=Attached.prefill_planned),
+            f"{SCHEDULER}process_batch_result": around("process_batch_result", after=Attached.step_done),
+            f"{SCHEDULER}get_next_batch_to_run": around("get_next_batch_to_run", before=Attached.step_begins),
+            f"{BATCH}retract_decode": around("retract_decode", after=Attached.decode_retracted),
+            RELEASE: around("release_kv_cache", before=Attached.before_release, after=Attached.released),
+        },
+        Feature.PINS: {
+            PRIORITY: around("calc_priority", after=Attached.queue_ordered),
+            f"{POLICY}PrefillAdder.add_one_req": _adding(side),
+            f"{TREE}reset": around("reset", after=Attached.tree_reset),
+            f"{TREE}evict": evict,
+            f"{TREE}evict_for_alloc": evict,
+        },
+        Feature.CHUNKS: {
+            CHECK_PREFILL: _checking(side),
+            CHUNK_TOKENS: _chunking(side),
+            RETRACTION: around("retraction_order", after=Attached.decode_ordered),
+        },
+        Feature.HOST: {
+            f"{TREE}evict_host": around("evict_host", before=Attached.host_full),
+            f"{TREE}_free_values": around("_free_values", before=Attached.host_freed),
+        },
+        Feature.RANKS: {BROADCAST: _broadcasting(side)},
+    }
+
+
+def _adding(side: SchedulerSide) -> Callable[..., Any]:
+    """The hook where a waiting request is let into a batch, if there is room."""
+    run, room_for = side.guard.run, side.once(Attached.room_for)
 
     def add_one(original: Any, adder: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(adder, request, *args, **kwargs)
         if getattr(result, "name", "") == "NO_TOKEN" and run("add_one_req", room_for, adder, request):
             result = original(adder, request, *args, **kwargs)
         return result
+
+    return add_one
+
+
+def _evicting(side: SchedulerSide) -> Callable[..., Any]:
+    run, evict_first = side.guard.run, side.once(Attached.evict_first)
 
     def evict(original: Any, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         freed_tokens, rest = run("evict", evict_first, tree, params) or (0, params)
@@ -112,9 +166,23 @@ def install(settings: Settings) -> SchedulerSide:
             run("evict", _count_evicted, result, freed_tokens)
         return result
 
+    return evict
+
+
+def _checking(side: SchedulerSide) -> Callable[..., Any]:
+    """The hook where it is judged whether a prefill fits."""
+    run, first_chunk = side.guard.run, side.once(Attached.first_chunk)
+
     def check_prefill(original: Any, adder: Any, request: Any, *args: Any, **sizes: Any) -> Any:
         verdict = original(adder, request, *args, **sizes)
         return run("check_prefill", first_chunk, verdict, adder, request, sizes) or verdict
+
+    return check_prefill
+
+
+def _chunking(side: SchedulerSide) -> Callable[..., Any]:
+    """The hook where the next chunk of an unfinished prefill gets its size."""
+    run, next_chunk = side.guard.run, side.once(Attached.next_chunk)
 
     def chunk_tokens(original: Any, budget: Any, chunk_limit: int) -> Any:
         limit = original(budget, chunk_limit)
@@ -123,33 +191,7 @@ def install(settings: Settings) -> SchedulerSide:
             return limit
         return tokens or None  # None: the request waits as it is
 
-    hooks = {
-        f"{SCHEDULER}__init__": side.guard.around("__init__", after=side.scheduler_made),
-        f"{SCHEDULER}_add_request_to_queue": around("_add_request_to_queue", after=Attached.request_queued),
-        f"{SCHEDULER}get_new_batch_prefill": around("get_new_batch_prefill", after=Attached.prefill_planned),
-        f"{SCHEDULER}process_batch_result": around("process_batch_result", after=Attached.step_done),
-        f"{SCHEDULER}get_next_batch_to_run": around("get_next_batch_to_run", before=Attached.step_begins),
-        f"{BATCH}retract_decode": around("retract_decode", after=Attached.decode_retracted),
-        f"{BATCH}check_decode_mem": around("check_decode_mem", before=Attached.before_retraction),
-        RELEASE: around("release_kv_cache", before=Attached.before_release, after=Attached.released),
-        PRIORITY: around("calc_priority", after=Attached.queue_ordered),
-        f"{POLICY}PrefillAdder.add_one_req": add_one,
-    }
-    hooks |= {
-        target: around("reset", after=Attached.tree_reset) for target in present(f"{tree}reset" for tree in TREES)
-    }
-    hooks |= dict.fromkeys(present(EVICTIONS)[:1], evict)
-    hooks |= dict.fromkeys(present((BROADCAST,)), _broadcasting(side))
-    hooks |= dict.fromkeys(present((RETRACTION,)), around("retraction_order", after=Attached.decode_ordered))
-    of_host = (("evict_host", Attached.host_full), ("_free_values", Attached.host_freed))
-    for name, before in of_host:
-        hooks |= {target: around(name, before=before) for target in present((_UNIFIED + name,))}
-    if len(present(CHUNKS)) == len(CHUNKS):
-        hooks |= dict(zip(CHUNKS, (check_prefill, chunk_tokens), strict=True))
-    side.hooks = hooks
-    for target, hook in hooks.items():
-        HookRegistry.register(target, hook, HookType.AROUND)
-    return side
+    return chunk_tokens
 
 
 def _broadcasting(side: SchedulerSide) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """What the daemon's policies do in SGLang beyond what every engine has: host memory, and smaller chunks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from engine_hooks.engine.contexts import Contexts
@@ -37,6 +37,19 @@ class SglangSteering(Steering):
         freed_tokens = self._host.evict_tail(program_id, context.key, tokens)
         if freed_tokens < tokens:
             self._contexts.note_gone(program_id)  # from the device
+        return freed_tokens
+
+    def evict_parked(self, is_short: Callable[[], bool], busy: Container[str]) -> int:
+        """A window's or a state's room is short: the full tokens freed with contexts that nobody waits for.
+
+        Those go as a whole. The engine takes the rest by last use, and of a context what no next turn begins at.
+        """
+        freed_tokens = 0
+        for name, context in list(self._contexts) if self.evicts else ():
+            if not is_short():
+                break
+            if context.on_device and self._contexts.is_parked(name) and name not in busy:
+                freed_tokens += self._evict_tail_of(name, context.tokens)
         return freed_tokens
 
     def order_host(self, needed_tokens: int) -> None:

@@ -7,16 +7,7 @@ before anything is hooked.
 from engine_hooks.engine.targets import Feature, Target
 from engine_hooks.engine.targets import one as _one
 
-SUPPORTED_VERSIONS = (
-    "0.5.17",
-    "0.5.21",
-)  # what every run of the engine tests runs on; others are said to be untested
-KNOWN_DIFFERENCES = {
-    "0.5.17": "its tree is RadixCache, so contexts are not moved to host memory;"
-    " it has no PrefillBudget, so a prefill that does not fit is not begun with a smaller chunk",
-    "0.5.23": "a request's prefix_indices is prefix_len and its extend_range is extend_len, a match's"
-    " device_indices is device_prefix_len: either is read; the engine tests pass, on torch 2.13, not its 2.14",
-}
+SUPPORTED_VERSIONS = ("0.5.21", "0.5.23")  # what every run of the engine tests runs on; others are untested
 
 GENERATE = "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request"
 TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler"
@@ -28,15 +19,10 @@ BROADCAST = _RECEIVER + "_broadcast_reqs_across_ranks"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core_interface.UnifiedTreeCoreInterface."
 POLICY = "sglang.srt.managers.schedule_policy."
-TREES = (
-    "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.",
-    "sglang.srt.mem_cache.radix_cache.RadixCache.",
-)
-
-
-def _tree(feature: Feature, method: str, *first: str) -> Target:
-    return Target(feature=feature, paths=tuple(tree + method for tree in TREES), first=("self", *first))
-
+CHECK_PREFILL = POLICY + "PrefillAdder._check_prefill_budget"
+CHUNK_TOKENS = "sglang.srt.mem_cache.prefill_budget.PrefillBudget.available_chunk_tokens"
+RETRACTION = BATCH + "_get_decode_retraction_order"
+TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache."
 
 TARGETS: tuple[Target, ...] = (
     _one(Feature.PROBE, "sglang.srt.plugins.hook_registry.HookRegistry.register", "target", "hook", "hook_type"),
@@ -49,21 +35,30 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.PROBE, SCHEDULER + "process_batch_result", "self", "batch"),
     _one(Feature.PROBE, BATCH + "retract_decode", "self"),
     _one(Feature.PROBE, "sglang.srt.mem_cache.common.release_kv_cache", "req", "tree_cache"),
-    _tree(Feature.PROBE, "evictable_size"),
+    _one(Feature.PROBE, TREE + "evictable_size", "self"),
     _one(Feature.GATE, ADD_MIDDLEWARE, "middleware_class"),
     _one(Feature.GATE, TERMINATE, "self"),
     _one(Feature.PINS, "sglang.srt.mem_cache.radix_cache.RadixKey", has=("extra_key",)),
     _one(Feature.PINS, "sglang.srt.mem_cache.base_prefix_cache.MatchPrefixParams", has=("key",)),
-    _tree(Feature.PINS, "match_prefix", "params"),
-    _tree(Feature.PINS, "inc_lock_ref", "node"),
-    _tree(Feature.PINS, "dec_lock_ref", "node"),
-    _tree(Feature.PINS, "reset"),
-    Target(feature=Feature.PINS, paths=(TREES[0] + "_evict_device_leaf", TREES[1] + "_delete_leaf")),
-    _one(Feature.PINS, BATCH + "check_decode_mem", "self", "selected_indices"),
-    _one(Feature.PINS, BATCH + "new_tokens_required_next_decode", "self", "selected_indices"),
+    _one(Feature.PINS, TREE + "match_prefix", "self", "params"),
+    _one(Feature.PINS, TREE + "inc_lock_ref", "self", "node_id"),
+    _one(Feature.PINS, TREE + "dec_lock_ref", "self", "node_id", "params"),
+    _one(Feature.PINS, TREE + "reset", "self"),
+    _one(Feature.PINS, TREE + "evict", "self", "params"),
+    _one(Feature.PINS, TREE + "evict_for_alloc", "self", "params"),
+    _one(Feature.PINS, TREE + "_component_available_size", "self", "component_type"),
+    _one(Feature.PINS, TREE + "_evict_device_next_node", "self", "component_type", "tracker"),
+    _one(Feature.PINS, TREE + "_evict_device_leaf", "self", "node_id", "tracker"),
+    _one(Feature.PINS, _CORE + "match_full_device_prefix", "self", "key"),
+    _one(Feature.PINS, _CORE + "component_evictable_size", "self", "component_type"),
+    _one(Feature.PINS, _CORE + "evict_device_start", "self", "component_type", "request_cnt"),
+    _one(Feature.PINS, _CORE + "evict_device_end", "self", "component_type"),
     _one(Feature.PINS, POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
     _one(Feature.PINS, POLICY + "PrefillAdder.add_one_req", "self", "req"),
     _one(Feature.RANKS, BROADCAST, "self", "recv_reqs"),
+    _one(Feature.CHUNKS, CHECK_PREFILL, "self", "req"),
+    _one(Feature.CHUNKS, CHUNK_TOKENS, "self", "chunk_limit"),
+    _one(Feature.CHUNKS, RETRACTION, "reqs"),
     _one(
         Feature.HOST,
         "sglang.srt.mem_cache.base_prefix_cache.MatchResult",
@@ -72,17 +67,13 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.HOST, "sglang.srt.mem_cache.unified_cache.cache_action.BackupKV"),
     _one(Feature.HOST, BATCH + "hicache_consumer_index"),
     _one(Feature.HOST, "sglang.srt.managers.cache_controller.HiCacheController.start_loading", "self"),
-    _one(Feature.HOST, TREES[0] + "evict_host", "self", "num_tokens"),
-    _one(Feature.HOST, TREES[0] + "load_back", "self", "node_id", "mem_quota"),
-    _one(Feature.HOST, TREES[0] + "ready_to_load_host_cache", "self"),
-    _one(Feature.HOST, TREES[0] + "is_backuped", "self", "node_id"),
-    _one(Feature.HOST, TREES[0] + "flush_pending_backups", "self"),
-    _one(Feature.HOST, TREES[0] + "_execute_and_commit_kv_backup", "self", "action"),
-    _one(Feature.HOST, TREES[0] + "_evict_device_next_node", "self", "component_type", "tracker"),
-    _one(Feature.HOST, TREES[0] + "_drop_subtree_no_host", "self", "node_id", "tracker"),
-    _one(Feature.HOST, TREES[0] + "_free_values", "self", "device_frees", "host_frees"),
-    _one(Feature.HOST, _CORE + "match_full_device_prefix", "self", "key"),
+    _one(Feature.HOST, TREE + "evict_host", "self", "num_tokens"),
+    _one(Feature.HOST, TREE + "load_back", "self", "node_id", "mem_quota"),
+    _one(Feature.HOST, TREE + "ready_to_load_host_cache", "self"),
+    _one(Feature.HOST, TREE + "is_backuped", "self", "node_id"),
+    _one(Feature.HOST, TREE + "flush_pending_backups", "self"),
+    _one(Feature.HOST, TREE + "_execute_and_commit_kv_backup", "self", "action"),
+    _one(Feature.HOST, TREE + "_drop_subtree_no_host", "self", "node_id", "tracker"),
+    _one(Feature.HOST, TREE + "_free_values", "self", "device_frees", "host_frees"),
     _one(Feature.HOST, _CORE + "build_load_back_spec", "self", "node_id"),
-    _one(Feature.HOST, _CORE + "evict_device_start", "self", "component_type", "request_cnt"),
-    _one(Feature.HOST, _CORE + "evict_device_end", "self", "component_type"),
 )

@@ -13,7 +13,7 @@ from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import DISAGGREGATED, Problem, line, resolve
 from engine_hooks.sglang.ranks import unproven_ranks
-from engine_hooks.sglang.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
+from engine_hooks.sglang.targets import SUPPORTED_VERSIONS, TARGETS
 
 _UNPROVEN = {  # server arguments, and the most that is tested
     "pp_size": 1,
@@ -63,6 +63,14 @@ def unproven(server_args: Any) -> str:
     return ""
 
 
+def unknown_tree(tree: Any) -> str:
+    """Why nothing can be kept in this cache; empty if it can be."""
+    components = getattr(tree, "tree_components", ())
+    if hasattr(tree, "tree_core") and components and components[0].name == "FULL":
+        return ""
+    return f"its cache is {type(tree).__name__}, and only a radix tree with full attention in it is known"
+
+
 def _no_gate(server_args: Any) -> str:
     """Several HTTP processes are started by importing the application anew, and plugins are not loaded there."""
     workers = getattr(server_args, "tokenizer_worker_num", 1)
@@ -90,8 +98,7 @@ def _content(cell: Any) -> Any:
 
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
-    supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
-    return shared.print_report("SGLang", sglang_version(), TARGETS, supported=supported, known_differences=known)
+    return shared.print_report("SGLang", sglang_version(), TARGETS, supported=SUPPORTED_VERSIONS)
 
 
 if __name__ == "__main__":

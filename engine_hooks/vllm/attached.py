@@ -39,6 +39,11 @@ class Attached(Base):
         self._preempted: set[str] = set()  # ids of preempted requests that were not scheduled since
         super().__init__(settings, guard, view, role)
 
+    @property
+    def groups(self) -> list[str]:
+        """Of each KV cache group in words, what of a context can be pinned there."""
+        return self._view.groups.told()
+
     def _make_contexts(self) -> Contexts:
         """What the pool has no room for is not cached: twice that is remembered, for what is shared."""
         return Contexts(most_tokens=2 * self._view.pool_tokens)
@@ -80,10 +85,8 @@ class Attached(Base):
 
         Their order is that of the step's tokens, too, which is left alone while there is room.
         """
-        view, running = self._view, self._view.scheduler.running
-        pool = view.pool()
-        if pool.free + pool.evictable < view.chunk_tokens + len(running) * view.page_tokens:
-            self.victims_last(running, lambda request: request)
+        if self._view.may_run_out():
+            self.victims_last(self._view.scheduler.running, lambda request: request)
 
     def step_planned(self, output: Any) -> None:
         requests = self._view.scheduler.requests
@@ -123,9 +126,9 @@ class Attached(Base):
 
     def before_free(self, request: Any) -> None:
         """A turn ends: what it leaves in the cache is remembered, and kept while the daemon makes up its mind."""
-        if self._no_pins:
-            return
-        key = self._view.key_of(request)
+        if self._view.note_context(int(request.num_computed_tokens)):
+            self._probe.sample_at_once()  # the daemon counts in blocks
+        key = None if self._no_pins else self._view.key_of(request)
         if key is None:
             return
         now_ns = time.monotonic_ns()

@@ -2,43 +2,38 @@
 
 A finished request's blocks keep their hashes and lie in the list of free blocks, in the order in which they will be
 given out: those without a hash first, then the least recently used, the ends of contexts before their beginnings. A
-hit takes them out of it again. One KV cache group is assumed (``verify.no_pins``).
+hit takes them out of it again. Which blocks of a context it needs depends on the model (``groups``).
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.estimators.moving_average import MovingAverage
 from engine_hooks.engine.view import Lock, PoolTokens, View
+from engine_hooks.vllm.groups import ContextKey, groups_of
 
 LABELS_VARIABLE = "PENSTOCK_PLUGIN_LABELS"  # where labels are in sampling_params.extra_args: no client knows it
-_GROUP = 0
+_PAGE_CHANGES = 8  # by less than an eighth it is not told anew
 _UNANSWERED = frozenset({"FINISHED_ABORTED", "FINISHED_IGNORED", "FINISHED_ERROR"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ContextKey:
-    """The hashes of a context's whole blocks, each of which stands for all before it too; and where they lay."""
-
-    hashes: Sequence[Any]
-    blocks: Sequence[Any]
-    block_tokens: int
-
-    def __len__(self) -> int:
-        return len(self.hashes) * self.block_tokens
-
-
 class EngineView(View):
-    """One scheduler of vLLM. ``keys`` gives the keys of all contexts that are known."""
+    """One scheduler of vLLM. ``keys`` gives the keys of all contexts that are known.
+
+    Tokens are a context's, and a block of the pool stands for ``page_tokens`` of them. With several groups these
+    are as many as usual contexts have for each block that they take, in all groups together.
+    """
 
     def __init__(self, scheduler: Any, keys: Callable[[], Iterable[ContextKey]] = tuple) -> None:
         self.scheduler = scheduler
-        self.page_tokens = int(scheduler.block_size)
+        self.groups = groups_of(scheduler)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
         self._keys = keys
         self._labels_at = os.environ.get(LABELS_VARIABLE, "")
         self._scheduled: tuple[str, int] = ("", 0)
+        self._usual = MovingAverage()  # tokens of contexts
+        self._set_page(self.context_tokens or int(scheduler.block_size))
 
     @property
     def _pool(self) -> Any:
@@ -47,14 +42,14 @@ class EngineView(View):
     # Sizes and queues
 
     def pool(self) -> PoolTokens:
-        """Free and evictable tokens. Their sum is exact, and so are the parts while nothing runs.
+        """Free and evictable tokens. Their sum is exact; so are the parts while nothing runs, or is cached twice.
 
-        Both lie in one list. Those with a hash are counted whether anybody uses them or not: of a running request's
-        blocks one is taken to be without.
+        Both lie in one list. Those with a hash are counted whether anybody uses them or not: how many of a running
+        request's blocks are without is a guess.
         """
         pool, page_tokens = self._pool, self.page_tokens
         total, available = pool.num_gpu_blocks - 1, pool.free_block_queue.num_free_blocks
-        used_with_hash = max(0, total - available - len(self.scheduler.running))
+        used_with_hash = max(0, total - available - self._unhashed * len(self.scheduler.running))
         evictable = min(available, max(0, len(pool.cached_block_hash_to_block) - used_with_hash))
         return PoolTokens(total * page_tokens, (available - evictable) * page_tokens, evictable * page_tokens)
 
@@ -62,6 +57,24 @@ class EngineView(View):
     def pool_tokens(self) -> int:
         """The size of the pool; one block is vLLM's placeholder."""
         return (int(self._pool.num_gpu_blocks) - 1) * self.page_tokens
+
+    def may_run_out(self) -> bool:
+        """Whether the next step may find no block left."""
+        needed = self.groups.most_blocks(self.chunk_tokens, len(self.scheduler.running))
+        return bool(self._pool.free_block_queue.num_free_blocks < needed)
+
+    def note_context(self, tokens: int) -> bool:
+        """A turn left a context of so many. True: a block stands for another number of tokens from now on."""
+        if tokens:
+            self._usual.add(tokens)
+        before, tokens = self.page_tokens, round(self._usual.value) or self.context_tokens
+        if abs(self.groups.page_of(tokens) - before) * _PAGE_CHANGES < before:
+            return False
+        self._set_page(tokens)
+        return self.page_tokens != before
+
+    def _set_page(self, tokens: int) -> None:
+        self.page_tokens, self._unhashed = self.groups.page_of(tokens), self.groups.unhashed_of(tokens)
 
     @property
     def chunk_tokens(self) -> int:
@@ -80,20 +93,16 @@ class EngineView(View):
     # Contexts
 
     def key_of(self, request: Any) -> ContextKey | None:
-        """The key of what a request has computed by now, in whole blocks; None if it holds nothing."""
-        held = self.scheduler.kv_cache_manager.get_blocks(request.request_id).blocks[_GROUP]
-        count = min(len(request.block_hashes), len(held), request.num_computed_tokens // self.page_tokens)
-        if count == 0:
-            return None
-        return ContextKey(request.block_hashes[:count], tuple(held[:count]), self.page_tokens)
+        """The key of what a request has computed by now; None if it holds nothing."""
+        return self.groups.key_of(request)
 
     def lock(self, key: ContextKey) -> Lock | None:
-        """Count ourselves among the users of what is cached of ``key``."""
-        return self._locked(self._cached(key))
+        """Count ourselves among the users of what the next hit of ``key`` needs."""
+        return self._locked(self.groups.needed(key))
 
     def lock_held(self, key: ContextKey) -> Lock | None:
-        """The same, for a request that holds all of it still: nothing needs to be looked up."""
-        return self._locked(key.blocks)
+        """The same, for a request that holds all of it still: mostly nothing needs to be looked up."""
+        return self._locked(self.groups.needed_of_held(key))
 
     def _locked(self, blocks: Sequence[Any]) -> Lock | None:
         if not blocks:
@@ -105,42 +114,25 @@ class EngineView(View):
         """To the recently used end of the list, the context's end first."""
         self._pool.free_blocks(reversed(lock.receipt))
 
+    def locked_tokens(self, lock: Lock) -> int:
+        return len(lock.receipt) * self.page_tokens
+
     def evict_tail(self, key: ContextKey, most_tokens: int) -> int:
         """Drop the last blocks of ``key`` that nobody uses and no other known context begins with."""
-        blocks = self._cached(key)
-        chosen: list[Any] = []
-        most = self.blocks(most_tokens)
-        for index in range(len(blocks) - 1, self._shared_blocks(key, len(blocks)) - 1, -1):
-            if len(chosen) >= most or blocks[index].ref_cnt:
-                break
-            chosen.append(blocks[index])
-        if chosen:
+        most, dropped = self.blocks(most_tokens), 0
+        first = self.groups.own_from(self._shared_hashes(key))
+        while dropped < most and (chosen := self.groups.unused(key, first, most - dropped)):
             self._drop(chosen)
-        return len(chosen) * self.page_tokens
-
-    def _cached(self, key: ContextKey) -> list[Any]:
-        """The blocks of the beginning of ``key`` that is cached.
-
-        A block that still has its hash is taken as it is; to look one up costs ten times as much.
-        """
-        from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
-
-        pool, found = self._pool, []
-        for block, block_hash in zip(key.blocks, key.hashes, strict=True):
-            if block.block_hash == make_block_hash_with_group_id(block_hash, _GROUP):
-                found.append(block)
-                continue
-            others = pool.get_cached_block(block_hash, [_GROUP])
-            if not others:
+            dropped += len(chosen)
+            if not self.groups.compute_again:
                 break
-            found.append(others[0])
-        return found
+        return dropped * self.page_tokens
 
-    def _shared_blocks(self, key: ContextKey, most: int) -> int:
-        """With how many of its first blocks another context begins, at most ``most``."""
+    def _shared_hashes(self, key: ContextKey) -> int:
+        """With how many of its first hashes another context begins."""
         shared = 0
         for other in self._keys():
-            end = min(most, len(other.hashes))
+            end = min(len(key.hashes), len(other.hashes))
             while other is not key and shared < end and other.hashes[shared] == key.hashes[shared]:
                 shared = _alike(key.hashes, other.hashes, shared, end)
         return shared

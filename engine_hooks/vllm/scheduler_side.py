@@ -39,7 +39,8 @@ class SchedulerSide:
         """What the health page shows of this process. Called in a thread of its own."""
         attached = self.attached
         report = account(self.guard, attached.emitter if attached is not None else None)
-        return {**report, "passive_because": self.passive_because}
+        groups = attached.groups if attached is not None else []
+        return {**report, "passive_because": self.passive_because, "kv_cache_groups": groups}
 
     def wraps(self, chosen: type) -> type:
         """The class to build instead of ``chosen``: that very one where the plugin cannot work."""

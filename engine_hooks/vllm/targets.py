@@ -23,6 +23,7 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler."
 _OUTPUT = "vllm.v1.core.sched.output."
 _POOL = "vllm.v1.core.block_pool.BlockPool."
 _CACHE = "vllm.v1.core.kv_cache_utils."
+_FIND = "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator.find_longest_cache_hit"
 _MANAGER = "vllm.v1.core.kv_cache_manager.KVCacheManager."
 
 SERVER_TARGETS: tuple[Target, ...] = (
@@ -45,6 +46,7 @@ ENGINE_TARGETS: tuple[Target, ...] = (
     _one(Feature.PINS, _SCHEDULER + "reset_prefix_cache", "self"),
     _one(Feature.PINS, _MANAGER + "allocate_slots", "self", "request"),
     _one(Feature.PINS, _MANAGER + "get_blocks", "self", "request_id"),
+    _one(Feature.PINS, _FIND, "self", "block_hashes", "max_cache_hit_length"),
     _one(Feature.PINS, _POOL + "get_new_blocks", "self", "num_blocks"),
     _one(Feature.PINS, _POOL + "get_cached_block", "self", "block_hash", "kv_cache_group_ids"),
     _one(Feature.PINS, _POOL + "touch", "self", "blocks"),

@@ -20,7 +20,6 @@ RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 _BETWEEN_ENGINES = frozenset(
     {"MooncakeConnector", "MoRIIOConnector", "NixlConnector", "NixlPullConnector", "NixlPushConnector"}
 )
-_PINNED = "FullAttentionManager"  # the only one that keeps every block of a request, which our keys count on
 
 
 def vllm_version() -> str:
@@ -57,18 +56,16 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
 
 def no_pins(scheduler: Any) -> str:
     """Why contexts cannot be pinned or freed by name in this scheduler; empty if they can."""
-    groups = len(scheduler.kv_cache_config.kv_cache_groups)
-    if groups != 1:
-        return f"the model has {groups} KV cache groups, and only one is supported yet"
-    managers = getattr(scheduler.kv_cache_manager.coordinator, "single_type_managers", ())
-    kinds = ", ".join(type(each).__name__ for each in managers) or "what cannot be told"
-    if kinds != _PINNED:
-        return f"the blocks are managed by {kinds}, and only full attention is supported yet"
-    pool = scheduler.kv_cache_manager.block_pool
+    manager = scheduler.kv_cache_manager
+    pool = manager.block_pool
     if not pool.enable_caching:
         return "prefix caching is off"
-    if getattr(pool, "hash_block_size", scheduler.block_size) != scheduler.block_size:
-        return f"blocks of {scheduler.block_size} tokens are hashed by {pool.hash_block_size}"
+    managers = getattr(manager.coordinator, "single_type_managers", ())
+    if not managers:
+        return "which KV cache groups the model has cannot be told"
+    for number, each in enumerate(managers):
+        if getattr(each, "block_pool", pool) is not pool:
+            return f"KV cache group {number} ({type(each).__name__}) keeps its blocks in a pool of its own"
     return ""
 
 

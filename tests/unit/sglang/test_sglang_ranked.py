@@ -120,7 +120,7 @@ def test_what_rank_0_is_told_every_rank_does(engine: Engine) -> None:
     engine.command(Retain(program_id="p", ttl_ns=seconds(60)))
     assert engine.pinned == [["p"], ["p"]]
     engine.command(Discard(program_id="q"))
-    assert [view.evicted for view in engine.views] == [[("q", 100)]] * 2
+    assert [view.evicted for view in engine.views] == [[("q", 6400)]] * 2
     engine.command(Release(program_id="p"))
     assert engine.pinned == [[], []]
     assert len([event for event in engine.sent if isinstance(event, CommandApplied)]) == 3

@@ -6,22 +6,14 @@ only while it is listed; a copy to the host locks its node until the engine's ne
 
 from array import array
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_double import SglangDouble
+from sglang_double import ComponentType, SglangDouble
 
 from engine_hooks.sglang.late_key import LateKey
 
 _MEM_CACHE = "sglang.srt.mem_cache"
-
-
-class ComponentType(Enum):
-    """SGLang's."""
-
-    FULL = 0
-    SWA = 1
 
 
 class Core(BaseException):
@@ -168,6 +160,9 @@ class TreeDouble:
     def protected_size(self) -> int:
         return self.device_tokens(locked=True)
 
+    def _component_available_size(self, component: ComponentType) -> int:
+        return self.pool_tokens - self.evictable_size() - self.protected_size()
+
     # What the plugin calls
 
     def is_backuped(self, handle: int) -> bool:
@@ -283,12 +278,10 @@ class TreeDouble:
 
 def scheduler_double(tree: TreeDouble, *, host: bool = True) -> Any:
     """A scheduler with that tree, as far as ``EngineView`` looks."""
-    free = SimpleNamespace(available_size=lambda: tree.pool_tokens - tree.evictable_size() - tree.protected_size())
     return SimpleNamespace(
         tree_cache=tree,
         page_size=1,
         max_total_num_tokens=tree.pool_tokens,
-        token_to_kv_pool_allocator=free,
         enable_hierarchical_cache=host,
         running_batch=SimpleNamespace(reqs=[]),
     )
@@ -300,7 +293,6 @@ def add_classes(sglang: SglangDouble) -> None:
     made = {name: type(name, (), {"__init__": _setter(field)}) for name, field in names.items()}
     sglang.set(f"{_MEM_CACHE}.unified_cache.cache_action.BackupKV", made["BackupKV"])
     sglang.set(f"{_MEM_CACHE}.base_prefix_cache.MatchPrefixParams", made["MatchPrefixParams"])
-    sglang.set(f"{_MEM_CACHE}.unified_cache.components.ComponentType", ComponentType)
 
 
 def _setter(field: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.hooked import emitted
-from vllm_double import BLOCK_TOKENS, RequestDouble, SchedulerDouble, SlidingWindowManager, VllmDouble
+from vllm_double import BLOCK_TOKENS, FullAttentionManager, RequestDouble, SchedulerDouble, VllmDouble
 
 from controlplane.core.model.commands import (
     Command,
@@ -180,7 +180,8 @@ def test_what_is_discarded_is_given_out_first_and_shared_blocks_stay(engine: Eng
     engine.turn("filler", "f1 f2")
     assert engine.scheduler.cached("a1 a2 x3") == 3
     engine.turn("p", B)
-    engine.scheduler.pool.touch([engine.scheduler.pool.cached_block_hash_to_block[B]])  # by a running turn
+    cached = engine.scheduler.pool.cached_block_hash_to_block
+    engine.scheduler.pool.touch([cached[each] for each in RequestDouble("", B).block_hashes])  # by a running turn
     engine.command(Discard(command_id=2, program_id="p"))
     assert engine.scheduler.cached(B) == 4
 
@@ -361,8 +362,9 @@ def test_a_rank_tells_in_its_own_name(sent: list[Event], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("sizes", "lacks", "why"),
     [
-        ({"groups": 2}, "", "2 KV cache groups"),
-        ({"manager": SlidingWindowManager}, "", "SlidingWindowManager"),  # what is out of it is given back
+        ({"caching": False}, "", "prefix caching is off"),
+        ({"managers": ()}, "", "cannot be told"),
+        ({"managers": (FullAttentionManager(block_pool=None),)}, "", "KV cache group 0 (FullAttentionManager)"),
         ({}, "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue.prepend_n", "prepend_n"),
     ],
 )

@@ -101,9 +101,13 @@ class PoolDouble:
 class FullAttentionManager:
     """vLLM's, of a group whose every block stays; the plugin knows it by its name."""
 
+    block_size = BLOCK_TOKENS
 
-class SlidingWindowManager:
-    """vLLM's, of a group that gives back what is out of its window."""
+    def __init__(self, **more: Any) -> None:
+        vars(self).update(more)
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        return 0
 
 
 class ManagerDouble:
@@ -148,9 +152,9 @@ class SchedulerDouble:
     def __init__(
         self,
         blocks: int = 16,
-        groups: int = 1,
+        managers: Sequence[Any] = (FullAttentionManager(),),
+        caching: bool = True,
         elastic: bool = False,
-        manager: type = FullAttentionManager,
     ) -> None:
         self.calls: list[Any] = []
         self.paused = False
@@ -158,8 +162,9 @@ class SchedulerDouble:
         self.block_size = BLOCK_TOKENS
         self.max_num_scheduled_tokens = 1024
         self.kv_cache_manager = ManagerDouble(blocks)
-        self.kv_cache_manager.coordinator.single_type_managers = (manager(),)
-        self.kv_cache_config = SimpleNamespace(kv_cache_groups=[object()] * groups)
+        self.pool.enable_caching = caching
+        self.kv_cache_manager.coordinator.single_type_managers = managers
+        self.kv_cache_config = SimpleNamespace(prefix_cache_retention_interval=0)
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=None,
             parallel_config=SimpleNamespace(enable_elastic_ep=elastic, data_parallel_rank_local=1),

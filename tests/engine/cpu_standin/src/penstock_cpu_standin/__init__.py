@@ -1,4 +1,4 @@
-"""An SGLang plugin, for tests only: what SGLang 0.5.21 still lacks on a plain CPU.
+"""An SGLang plugin, for tests only: what SGLang still lacks on a plain CPU.
 
 Pages of more than one token: two Triton kernels of the paged allocator, in torch. HiCache (with
 ``--hicache-io-backend direct --hicache-mem-layout layer_first``): host memory without a CUDA registration, and
