@@ -126,6 +126,8 @@ def test_discard_frees_every_context_of_a_program_but_none_that_runs() -> None:
     made.table.end("title", NOW)
     assert made.due(Discard(program_id="p"), NOW) == Moved()
     assert made.table.main("p") is None
+    back = made.table.begin(turn_of("p", 1), NOW)
+    assert back is not None and back.continues, "nobody has overwritten it"
     made.table.begin(turn_of("q", 0), NOW)
     for kind in COMMANDS:
         told = made.due(kind(program_id="q"), NOW)
