@@ -23,7 +23,7 @@ from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
 from engine_hooks.llamacpp.http_api import Props, Refused, SlotsHttp
 from engine_hooks.llamacpp.moves import FILE_PREFIX, FILE_SUFFIX, Move, Moved, Moves, TierCommand
-from engine_hooks.llamacpp.slots import SlotTable
+from engine_hooks.llamacpp.slots import SlotSeen, SlotTable
 
 _SLOT_FIELD = "id_slot"
 _NAMES_SLOT = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
@@ -207,12 +207,13 @@ class LlamaCpp:
         if self._server is None:
             return None
         try:
-            props = await self._server.props()
-            self._take_up(props)
-            await self._look(self._server)
+            props, asked_ns = await self._server.props(), self._now_ns()
+            seen = await self._server.slots()
         except Refused as refused:
             log.debug("penstock: llama.cpp's server: %s", refused)
             return None
+        self._take_up(props)
+        self._observe(seen, asked_ns)
         now_ns, slots = self._now_ns(), self._table.slots
         retained = sum(1 for slot in slots if slot.is_retained(now_ns))
         idle = [slot for slot in slots if slot.is_idle and not slot.is_retained(now_ns)]
@@ -237,9 +238,12 @@ class LlamaCpp:
         asked_ns, table = self._now_ns(), self._table
         seen = await server.slots()
         if table is self._table:
-            self._tell_lost(table.observe(seen, asked_ns))
-            table.unwanted &= {slot.program_id for slot in table.slots}
-            self._changed()
+            self._observe(seen, asked_ns)
+
+    def _observe(self, seen: Sequence[SlotSeen], asked_ns: int) -> None:
+        self._tell_lost(self._table.observe(seen, asked_ns))
+        self._table.unwanted &= {slot.program_id for slot in self._table.slots}
+        self._changed()
 
     def _take_up(self, props: Props) -> None:
         """It is there, for the first time or as another one, whose slots are empty."""

@@ -121,8 +121,7 @@ class Moves:
         free = self.table.spare(now_ns)
         if free is None:
             return Moved(problem="no slot is free for it")
-        lost = free.give_up()
-        free.program_id, free.context, free.size = program_id, saved.context, saved.size
+        lost = free.hold(program_id, saved.context, saved.size)
         return self._restore(program_id, free, saved, lost)
 
     def is_saved(self, ticket: Ticket) -> bool:
@@ -149,7 +148,7 @@ class Moves:
         if move.call.action == "save":
             return self._saved(move, problem, file_bytes)
         if problem and not move.slot.turn_id:
-            move.slot.give_up()
+            move.slot.empty()
         lost = (move.lost, move.program_id if problem else "")  # a file that is refused is worth nothing
         return Moved(problem=problem, delete=self.drop(move.program_id), lost=tuple(filter(None, lost)))
 

@@ -12,7 +12,7 @@ from controlplane.core.model.events import Pin
 from controlplane.core.policies.memory.victims import PIN_BUDGET_RATIO
 from controlplane.gate.tickets import Ticket
 
-NOTHING_HERE = "no turn of it ended here"
+NOTHING_HERE = "no slot has a context of it: no turn of it ended here, or others needed the room"
 RUNS = "a turn of it runs and holds its context"
 MOVES = "its context is being moved"
 _SAME_CONTEXT = 0.5  # of a prompt: who begins with less of it is another conversation of the program
@@ -23,9 +23,10 @@ class Slot:
     """One slot.
 
     ``context`` is the last turn whose prompt it holds, ``size`` that prompt's weight, ``agent`` the kind of agent
-    that it is of. ``copied``: a file has it, too. ``moving``: a call about it is under way. ``foreign``: the server
-    works there for somebody whom we did not send. ``task`` is the server's own number of its last turn;
-    ``unseen``: one of ours ended since that was read.
+    that it is of. ``given_up``: anybody may have it, and it is its program's until it is overwritten. ``copied``:
+    a file has it, too. ``moving``: a call about it is under way. ``foreign``: the server works there for somebody
+    whom we did not send. ``task`` is the server's own number of its last turn; ``unseen``: one of ours ended since
+    that was read.
     """
 
     slot_id: int
@@ -34,6 +35,7 @@ class Slot:
     size: int = 0
     agent: str = ""
     turn_id: str = ""  # of the turn that has it
+    given_up: bool = False
     copied: bool = False
     moving: bool = False
     foreign: bool = False
@@ -50,24 +52,34 @@ class Slot:
     @property
     def is_spare(self) -> bool:
         """Whether nothing is lost with what lies there."""
-        return not self.program_id or self.copied
+        return not self.program_id or self.given_up or self.copied
 
     def is_retained(self, now_ns: int) -> bool:
         return self.retained_until_ns > now_ns
 
     def give_up(self) -> str:
-        """Nobody's from now on: whose context is lost by that, empty for nobody's."""
+        """Free for anybody from now on: whose context counts as lost by that, empty for nobody's."""
         lost = "" if self.is_spare else self.program_id
-        self.program_id = self.context = ""
+        self.given_up, self.copied = True, False
         self.size = self.retained_until_ns = 0
-        self.copied = False
+        return lost
+
+    def empty(self) -> str:
+        """Nothing that we know lies there: whose context is lost, empty for nobody's."""
+        lost = self.give_up()
+        self.program_id = self.context = ""
+        return lost
+
+    def hold(self, program_id: str, context: str, size: int) -> str:
+        """A context of that program lies there: whose is lost by that, empty for nobody's."""
+        lost = self.give_up()
+        self.program_id, self.context, self.size, self.given_up = program_id, context, size, False
         return lost
 
     def take(self, ticket: Ticket, now_ns: int) -> str:
         """The turn's from now on: whose context is lost by that, empty for nobody's, or its own."""
-        lost = self.give_up()
-        self.program_id, self.context, self.turn_id = ticket.program_id, ticket.turn_id, ticket.turn_id
-        self.size, self.agent = _weight(ticket), ticket.prompt.agent
+        lost = self.hold(ticket.program_id, ticket.turn_id, _weight(ticket))
+        self.turn_id, self.agent = ticket.turn_id, ticket.prompt.agent
         self.used_ns = self.changed_ns = now_ns
         return lost
 
@@ -178,15 +190,16 @@ class SlotTable:
         return retained_until_ns, needed, slot.agent != agent
 
     def _continued(self, ticket: Ticket) -> Slot | None:
-        """Where the context lies that the turn goes on with."""
-        own = sorted(self.of_program(ticket.program_id), key=lambda slot: slot.used_ns, reverse=True)
+        """Where the context lies that the turn goes on with, also one that was given up."""
+        own = [slot for slot in self.slots if slot.program_id and slot.program_id == ticket.program_id]
+        own.sort(key=lambda slot: slot.used_ns, reverse=True)
         return next((slot for slot in own if goes_on(ticket, slot.context)), None)
 
     # -- contexts ------------------------------------------------------------------------------------------
 
     def of_program(self, program_id: str) -> Iterator[Slot]:
         """The slots with its contexts."""
-        return (slot for slot in self.slots if program_id and slot.program_id == program_id)
+        return (each for each in self.slots if program_id and each.program_id == program_id and not each.given_up)
 
     def main(self, program_id: str) -> Slot | None:
         """Of its contexts the largest: its conversation, and no request for a title."""
@@ -238,10 +251,10 @@ class SlotTable:
             if other and self.unplaced is not None:
                 lost.append(self._found(self.unplaced, slot, now, asked_ns))
             elif other:
-                lost.append(slot.give_up())
+                lost.append(slot.empty())
             elif slot.program_id and not now.tokens:
-                self.clears = self.clears or now.task is not None
-                lost.append(slot.give_up())
+                self.clears = self.clears or (now.task is not None and not slot.given_up)
+                lost.append(slot.empty())
             slot.foreign = now.busy and not slot.turn_id
             slot.task, slot.unseen = now.task, now.busy
         if self.unplaced is not None and 0 < self.unplaced.ended_ns < asked_ns:

@@ -103,7 +103,7 @@ async def test_what_is_retained_stays_and_its_next_turn_finds_it(kind: Path | No
             answer = await obeyed(it, cmd.Retain(program_id=name, ttl_ns=seconds(3600)))
             assert isinstance(answer, ev.CommandApplied)
         third = await obeyed(it, cmd.Retain(program_id=MANY[2], ttl_ns=seconds(3600)))
-        assert isinstance(third, ev.CommandRejected) and third.reason == "no turn of it ended here"
+        assert isinstance(third, ev.CommandRejected) and third.reason.startswith("no slot has a context of it")
         for name in MANY[2:]:
             await it.turn(name)
         sample = await it.api.sample() if it.api else None
@@ -233,3 +233,45 @@ async def test_a_turn_past_the_gate_takes_a_slot_and_the_programs_hear_of_it(
         sample = await it.api.sample()
         assert sample is not None and sample.free_blocks == 1
         assert [each.program_id for each in it.told(ev.ContextMoved)] == [MANY[0]]
+
+
+async def test_a_gate_that_starts_again_names_no_slot_in_which_a_turn_runs(
+    kind: Path | None, tmp_path: Path
+) -> None:
+    double = LlamaDouble(tmp_path)
+    async with (
+        llama_double(double) if kind is None else server(kind, tmp_path) as address,
+        programs(address, tmp_path, steered=False) as before,
+    ):
+        running = asyncio.create_task(before.turn("long", max_tokens=6 * LONG, words=10))
+        async with programs(address, tmp_path) as it:
+            assert it.api is not None
+            await until_sampled(it.api, lambda sample: sample.turns_running == 1, "the turn is seen")
+            for name in MANY[: SLOTS - 1]:
+                await it.turn(name)
+            assert not running.done()
+            double.finish.set()
+            await running
+
+
+async def test_a_server_that_starts_again_has_nothing_and_one_that_clears_idle_slots_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    double = LlamaDouble(tmp_path)
+    async with llama_double(double) as address, programs(address, tmp_path) as it:
+        assert it.api is not None
+        await it.turn("p")
+        double.restart()
+        await it.api.sample()
+        assert [each.program_id for each in it.told(ev.ContextMoved)] == ["p"] and not it.api.problem
+        double.clears_idle = True
+        await it.turn("p")
+        await it.turn("q")
+        sample = await it.api.sample()
+        assert sample is not None and "start it with -np N" in sample.reason
+        answer = await obeyed(it, cmd.Retain(program_id="q", ttl_ns=1))
+        assert isinstance(answer, ev.CommandRejected) and answer.reason == sample.reason
+        double.build, double.clears_idle = "another", False
+        double.restart(2)
+        sample = await it.api.sample()
+        assert sample is not None and (sample.total_blocks, sample.reason) == (2, "")
