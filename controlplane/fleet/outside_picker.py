@@ -15,7 +15,7 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, CommandRejected
+from controlplane.core.model.events import NO_PLUGIN, CommandRejected, server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
 from controlplane.daemon.process.tasks import Tasks
@@ -172,10 +172,9 @@ class OutsidePicker:
                 reply = await ask(Fields(limit=0), timeout=_ANSWERS_WITHIN_S)
         except grpc.aio.AioRpcError:
             return self._engine.has_plugin and self.server is not None
-        row = next((row for row in reply.engines if row.place == self._place), None)
-        if row is None or not row.heard_ns or row.passive == NO_PLUGIN:
-            return False
-        return int(row.heard_ns) < _SPEAKS_WITHIN_NS
+        # Its data-parallel ranks tell each for itself.
+        own = [row for row in reply.engines if server_of(row.place) == server_of(self._place)]
+        return any(0 < row.heard_ns < _SPEAKS_WITHIN_NS and row.passive != NO_PLUGIN for row in own)
 
 
 def _introduce(server: Server, upstream: Upstream, options: GateOptions) -> None:
