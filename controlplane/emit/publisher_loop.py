@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from controlplane.core.model.commands import Command, StateRequest
 from controlplane.core.model.errors import ControlPlaneError
-from controlplane.core.model.events import Event, PublisherState, kind_of
+from controlplane.core.model.events import Event, PublisherState
+from controlplane.core.model.places import kind_of
 from controlplane.core.model.state_parts import in_parts
 from controlplane.emit.batching import Numbered, Packed, pack, runs
 from controlplane.emit.resend_buffer import ResendBuffer, restated

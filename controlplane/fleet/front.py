@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from controlplane.core.ledger import Ledger
-from controlplane.core.model.events import FLEET_GATE, Event
+from controlplane.core.model.events import Event
+from controlplane.core.model.places import FLEET_GATE
 from controlplane.core.model.types import Status
 from controlplane.emit.emitter import Emitter
 from controlplane.gate import Gate, GateLimits, GateLink, Inbox, Mode

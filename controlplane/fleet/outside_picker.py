@@ -16,7 +16,8 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, CommandRejected, server_of
+from controlplane.core.model.events import NO_PLUGIN, CommandRejected
+from controlplane.core.model.places import server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
 from controlplane.daemon.process.tasks import Tasks

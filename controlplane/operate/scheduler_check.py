@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.core.model.errors import ControlPlaneError
-from controlplane.core.model.events import NO_PLUGIN, server_of
+from controlplane.core.model.events import NO_PLUGIN
+from controlplane.core.model.places import server_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
 from controlplane.fleet.upstream import FRONT_ENDS
 from controlplane.operate.finding import Finding, bad, look, ok

@@ -8,7 +8,8 @@ say on its own.
 from functools import lru_cache
 
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import EVENTS, SERVING_ROLES, Event, PublisherState, Source, kind_of, place_of
+from controlplane.core.model.events import EVENTS, Event, PublisherState, Source
+from controlplane.core.model.places import SERVING_ROLES, kind_of, place_of
 from controlplane.transport.subjects import CONTROL_ROLE, PREFIX, TOOL_ROLE, role_of_subject
 from controlplane.wire.event_codec import DecodedBatch
 

@@ -43,7 +43,7 @@ def reader_inbox(node: str) -> str:
 def permissions(node: str, role: BusRole) -> Permissions:
     """What the server is to let ``role`` do. Its node's account holds nothing of other nodes."""
     # here, as `--help`, which names roles, need not know all events
-    from controlplane.core.model.events import SERVING_ROLES
+    from controlplane.core.model.places import SERVING_ROLES
 
     everything = f"{subjects.PREFIX}.{subjects.check_name(node, field='node')}.>"
     command, heartbeat = subjects.command_subject(node), subjects.heartbeat_subject(node)

@@ -1,6 +1,6 @@
 """Data-parallel ranks: each is an engine of its own behind one gate, with a role, a pool and pins of its own."""
 
-from controlplane.core.model.events import rank_of, role_of_rank
+from controlplane.core.model.places import rank_of, role_of_rank
 
 __all__ = ["places", "rank_of", "role_of_rank"]
 

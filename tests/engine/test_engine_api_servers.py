@@ -12,7 +12,8 @@ from support.daemon_process import eventually
 from tiny_model import words
 from vllm_server import ServeCommand
 
-from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
+from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted
+from controlplane.core.model.places import place_of
 
 SERVERS, WINDOW, PROGRAMS, TURNS = 2, 2, 8, 4
 

@@ -18,7 +18,8 @@ from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted, place_of
+from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
+from controlplane.core.model.places import place_of
 
 pytestmark = on("sglang")
 

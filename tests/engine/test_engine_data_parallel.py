@@ -16,7 +16,8 @@ from tiny_model import words
 from vllm_server import Experts, VllmServer
 
 from controlplane.core.model.commands import Place, Retain
-from controlplane.core.model.events import CommandApplied, CommandRejected, PoolSampled, TurnEnded, place_of
+from controlplane.core.model.events import CommandApplied, CommandRejected, PoolSampled, TurnEnded
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 
 RANKS, PROGRAMS, TURNS = 2, 6, 4

@@ -17,7 +17,8 @@ from support.ports import free_port
 from vllm_server import Experts
 
 from controlplane.core.model.commands import Retain
-from controlplane.core.model.events import CommandApplied, PoolSampled, TurnEnded, place_of
+from controlplane.core.model.events import CommandApplied, PoolSampled, TurnEnded
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 
 pytestmark = on("vllm")

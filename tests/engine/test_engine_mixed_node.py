@@ -15,7 +15,8 @@ from engine_versions import on
 from support.daemon_process import eventually
 from tiny_model import words
 
-from controlplane.core.model.events import PoolSampled, place_of
+from controlplane.core.model.events import PoolSampled
+from controlplane.core.model.places import place_of
 
 PROGRAMS = 4  # at each engine, more than the window lets in
 PROMPT_TOKENS = 200

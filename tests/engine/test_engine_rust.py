@@ -23,7 +23,8 @@ from test_engine_data_parallel import PROGRAMS, RANKS, TURNS, grow, heard_both, 
 from tiny_model import words
 from vllm_server import RustFrontEnd
 
-from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted, place_of
+from controlplane.core.model.events import TurnEnded, TurnQueued, TurnSubmitted
+from controlplane.core.model.places import place_of
 from controlplane.gate.request_ids import Carried, request_id_with
 from controlplane.gate.requests import new_turn_id
 from controlplane.transport.endpoint import Endpoint, write_endpoint

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from controlplane.core.ledger.publisher_states import PublisherStates
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.ledger.turns import Turns
-from controlplane.core.model.events import place_of, serves
+from controlplane.core.model.places import place_of, serves
 from controlplane.core.model.steps import Steps
 from controlplane.daemon import daemon as daemons
 from controlplane.daemon.bus import snapshot as snapshots

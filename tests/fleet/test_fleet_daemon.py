@@ -18,7 +18,8 @@ from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
 from support.pickers import Asked, asking, chosen, refused
 
 from controlplane.core.model.commands import Command, Refuse
-from controlplane.core.model.events import FLEET_GATE, CommandApplied, ProgramEnded
+from controlplane.core.model.events import CommandApplied, ProgramEnded
+from controlplane.core.model.places import FLEET_GATE
 from controlplane.transport.subjects import event_subject
 from controlplane.wire.codec import decode_events
 

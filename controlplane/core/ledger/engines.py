@@ -11,7 +11,7 @@ from controlplane.core.ledger.programs import Charges, Programs
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.turns import EngineLoad, Turns
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import place_of, stands_before
+from controlplane.core.model.places import place_of, stands_before
 from controlplane.core.model.types import Replica, Status, Tier
 
 _MOST_MOVING = 4096

@@ -21,8 +21,8 @@ from controlplane.core.ledger.tools import Tools, tool_key
 from controlplane.core.ledger.turns import Turns
 from controlplane.core.model import events as ev
 from controlplane.core.model.commands import Numbering
-from controlplane.core.model.events import place_of, server_of, serves
 from controlplane.core.model.lifecycle import Trigger
+from controlplane.core.model.places import place_of, server_of, serves
 from controlplane.core.model.state_parts import joined
 from controlplane.core.model.steps import Steps, in_chunks
 from controlplane.core.model.types import Status, seconds

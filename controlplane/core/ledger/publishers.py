@@ -10,7 +10,7 @@ from enum import Enum
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import RemoteEventError
-from controlplane.core.model.events import place_of, serves
+from controlplane.core.model.places import place_of, serves
 
 _MOST_GAPS = 64
 _MOST_EARLY_ENDS = 4096

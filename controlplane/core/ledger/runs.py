@@ -15,8 +15,8 @@ from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.model import events as ev
 from controlplane.core.model.commands import Pause, ProgramCommand, Release
-from controlplane.core.model.events import serves
 from controlplane.core.model.lifecycle import Trigger
+from controlplane.core.model.places import serves
 from controlplane.core.model.steps import Steps
 from controlplane.core.model.types import Program, Status, Tier, seconds
 

@@ -19,8 +19,8 @@ from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import RemoteEventError
-from controlplane.core.model.events import place_of
 from controlplane.core.model.lifecycle import Trigger
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import Program, Status, Tier, seconds
 
 _MOST_PROMPTS = 3  # of a program, before its last: it may alternate between a few contexts

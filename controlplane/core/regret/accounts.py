@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.regret.verdict import Cause
 
 _CAUSE_OF = {

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

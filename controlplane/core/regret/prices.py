@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from controlplane.core.estimators.prefill_cost import PrefillCost
-from controlplane.core.model.events import FirstToken, PoolSampled, place_of
+from controlplane.core.model.events import FirstToken, PoolSampled
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 
 _MOST_POOLS = 4096  # engines; the one that was silent for longest is forgotten

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.core.regret.accounts import Account, OpenDecision
 from controlplane.core.regret.prices import Prices

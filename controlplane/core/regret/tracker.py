@@ -17,7 +17,7 @@ from typing import Any
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import Program, class_of, seconds
 from controlplane.core.regret.accounts import Account, Hold, OpenDecision
 from controlplane.core.regret.judge import Judge, VerdictListener

@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.core.estimators.workload import as_seconds
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.commands import Place
-from controlplane.core.model.events import stands_before
+from controlplane.core.model.places import stands_before
 from controlplane.core.model.types import Program, Replica, Status
 from controlplane.core.policies.protocols import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.core.scheduling.demand import engines

@@ -13,7 +13,7 @@ from typing import Any
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 from controlplane.core.regret import Verdict
 from controlplane.core.scheduling.controller import Controller

@@ -10,7 +10,8 @@ from typing import Protocol
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.publishers import SequenceTracker
 from controlplane.core.model.commands import Command, Place
-from controlplane.core.model.events import PoolSampled, kind_of, place_of, stands_before
+from controlplane.core.model.events import PoolSampled
+from controlplane.core.model.places import kind_of, place_of, stands_before
 from controlplane.core.model.types import seconds
 
 _ANSWERS_WITHIN_NS = seconds(5)

@@ -13,7 +13,7 @@ from typing import Any
 
 from controlplane.core.estimators.workload import Estimates
 from controlplane.core.model.errors import LocalEventError
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Replica
 from controlplane.core.policies.protocols import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.lab.sim.call import Call

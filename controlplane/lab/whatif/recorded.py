@@ -14,7 +14,7 @@ from typing import Any
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import ConfigError
-from controlplane.core.model.events import place_of
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 from controlplane.wire.log import CommandRecord, ConfigRecord, EventRecord, Header, StateRecord, read_log
 

@@ -6,7 +6,7 @@ from support.core_driver import Driver, Publisher, fixed, of, recounted, sums
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
-from controlplane.core.model.events import FLEET_GATE
+from controlplane.core.model.places import FLEET_GATE
 from controlplane.core.model.types import Status, Tier
 from controlplane.core.policies.placement.session import Session
 from controlplane.core.scheduling.rules_and_state import ControlRules

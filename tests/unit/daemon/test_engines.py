@@ -7,6 +7,7 @@ from support.core_driver import Driver, Publisher, fixed
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
+from controlplane.core.model.places import FLEET_GATE
 from controlplane.core.model.types import seconds
 from controlplane.daemon.status.engines import (
     EngineRow,
@@ -98,7 +99,7 @@ def test_who_has_no_gate_is_named_once_turns_come_unasked(several: Several) -> N
     assert gateless_engines(ledger) == (ZERO, ONE)
     driver.send(Publisher("node/gate-1/boot")(ev.PublisherState, role="gate"))
     assert gateless_engines(ledger) == (ZERO,)
-    driver.send(Publisher(f"fleet/{ev.FLEET_GATE}/boot")(ev.PublisherState, role="gate"))
+    driver.send(Publisher(f"fleet/{FLEET_GATE}/boot")(ev.PublisherState, role="gate"))
     assert gateless_engines(ledger) == ()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.core.model.events import stands_before
+from controlplane.core.model.places import stands_before
 from engine_hooks.engine.ranks import places, rank_of, role_of_rank
 
 

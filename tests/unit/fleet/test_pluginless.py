@@ -14,6 +14,7 @@ from support.ports import free_port
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model import events as ev
+from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 from controlplane.fleet.checkup import Checkup, Patience
 from controlplane.fleet.metrics_page import PoolPage
@@ -67,7 +68,7 @@ class Bench:
         return double
 
     def events(self, engine: Engine = PLAIN) -> list[Any]:
-        return [event for one in self.made for event in one.events if ev.place_of(event.publisher) == engine.place]
+        return [event for one in self.made for event in one.events if place_of(event.publisher) == engine.place]
 
     def began(self, name: str, engine: Engine = PLAIN) -> Ticket:
         ticket = Ticket(turn_id=f"{name}.1", program_id=name, prompt=PromptSize(prompt_bytes=2000))
