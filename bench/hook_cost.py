@@ -83,8 +83,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     batch = SimpleNamespace(reqs=[request_double(i) for i in range(args.batch)])
+    tree = SimpleNamespace(tree_core=None, tree_components=[SimpleNamespace(name="FULL")])
     scheduler = SimpleNamespace(
-        running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20, server_args=None
+        running_batch=batch, waiting_queue=[], max_total_num_tokens=1 << 20, server_args=None, tree_cache=tree
     )
     side = side_over(scheduler)
     around = side.around

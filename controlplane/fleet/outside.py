@@ -16,12 +16,14 @@ from subprocess import DEVNULL
 
 import aiohttp
 import msgspec
-from anyio import CancelScope, current_time, move_on_after, open_process, sleep
+from anyio import CancelScope, move_on_after, open_process, sleep
 from anyio.abc import Process
 
+from controlplane import clocks
 from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.daemon.process.exec_bound import ends_with_us
 from controlplane.daemon.process.host_probe import usable_cpus
+from controlplane.daemon.process.installed import last_line
 from controlplane.daemon.process.instance_lock import holder
 from controlplane.daemon.process.logs import logger
 from controlplane.daemon.process.ports import free_ports
@@ -42,7 +44,6 @@ _AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so agai
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _READY_WITHIN_S = 60.0  # of a busy machine
 _MOST_WORKERS = 4  # of Envoy: its default is one for each CPU of a node
-_TAIL_BYTES = 1 << 14
 _log = logger("gate")
 
 
@@ -77,12 +78,12 @@ class Child:
         """Until cancelled; then it is ended. Raises ``EngineUnavailable`` where its first start fails."""
         pause_s = _FIRST_PAUSE_S
         while True:
-            began_s, process = current_time(), await self._begin()
+            began_s, process = clocks.awake_s(), await self._begin()
             try:
                 status = await process.wait()
             finally:
                 await _end(process)
-            lived_s, self._runs = current_time() - began_s, self._runs + 1
+            lived_s, self._runs = clocks.awake_s() - began_s, self._runs + 1
             if self._runs == 1 and lived_s < _AT_ONCE_S and status > 0:
                 raise EngineUnavailable(f"{self._name} ended at once, with status {status}{self._last_words()}")
             pause_s = _FIRST_PAUSE_S if lived_s > _AT_ONCE_S else min(_LONGEST_PAUSE_S, 2 * pause_s)
@@ -100,9 +101,8 @@ class Child:
     def _last_words(self) -> str:
         if self._log_path is None:
             return "; it has said why above"
-        with suppress(OSError, IndexError):
-            text = self._log_path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-            return f"; it says: {text.strip().splitlines()[-1]} ({self._log_path})"
+        with suppress(OSError):
+            return f"; it says: {last_line(self._log_path)} ({self._log_path})"
         return ""
 
 

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.places import places_of_ranks
 from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
-from engine_hooks.engine.ranks import places
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.guard import Guard
@@ -57,7 +57,7 @@ def install(settings: Settings, *, lacking: bool) -> None:
 
     def behind() -> tuple[str, ...]:
         server_args = getattr(app, "server_args", None)
-        return places(settings.node, role_of(ENGINE, server_args), ranks_of(server_args))
+        return places_of_ranks(settings.node, role_of(ENGINE, server_args), ranks_of(server_args))
 
     side = HttpSide(settings, functools.partial(_why_passive, app, hooks), HealthFile(), _engine(), role, behind)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.places import places_of_ranks
 from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
-from engine_hooks.engine.ranks import places
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify
@@ -79,7 +79,7 @@ class Server:
 
     def _add_gate(self, app: Any, args: Any, why: Callable[[], str]) -> HttpSide:
         assert self._health_file is not None
-        behind = places(self._settings.node, role_of(ENGINE, args), ranks_of(args))
+        behind = places_of_ranks(self._settings.node, role_of(ENGINE, args), ranks_of(args))
         side = HttpSide(
             self._settings, why, self._health_file, _engine(), lambda: _role(args), behind=lambda: behind
         )

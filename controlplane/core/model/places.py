@@ -48,6 +48,11 @@ def rank_of(place: str) -> int | None:
     return int(rank) if found and rank.isdecimal() else None
 
 
+def places_of_ranks(node: str, role: str, ranks: int) -> tuple[str, ...]:
+    """Where an engine's ranks are: each has a pool and pins of its own. None for an engine without."""
+    return tuple(f"{node}/{role_of_rank(role, rank)}" for rank in range(ranks)) if ranks > 1 else ()
+
+
 def stands_before(gate: str, engine: str) -> bool:
     """Whether turns that the gate at this place lets go may run on the engine at that one."""
     if gate.endswith(f"/{FLEET_GATE}"):

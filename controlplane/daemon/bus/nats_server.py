@@ -34,7 +34,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from controlplane import clocks
 from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.daemon.bus.nats_config import Passwords, stored_passwords, url_as, users, write_secret
-from controlplane.daemon.process.installed import installed
+from controlplane.daemon.process.installed import installed, last_line
 from controlplane.daemon.process.logs import logger
 from controlplane.daemon.process.ports import free_ports
 from controlplane.transport.bounds import most_open_files
@@ -51,7 +51,6 @@ _LOOK_S = 0.2
 _ANSWERS_WITHIN_S = 1.0
 _END_OF_LINE = b"\r\n"
 _LONGEST_LINE_BYTES = 1 << 16
-_TAIL_BYTES = 1 << 14  # of a log, for its last line
 _HOST = "127.0.0.1"
 _MOST_CONNECTIONS = 1 << 16
 _SYNC_INTERVAL = "1s"  # of the store to the disk
@@ -186,7 +185,7 @@ class EmbeddedNats:
                 if await self._is_ours():  # and not a stranger that was quicker to take the port
                     return
                 await sleep(_POLL_S)
-            raise EngineUnavailable(f"nats-server ended at once; it says: {_last_line(log_path)} ({log_path})")
+            raise EngineUnavailable(f"nats-server ended at once; it says: {last_line(log_path)} ({log_path})")
         raise EngineUnavailable(f"nats-server did not listen within {_READY_TIMEOUT_S:g}s; see {log_path}")
 
     def _end_strays(self) -> None:
@@ -327,10 +326,3 @@ def _runs_with(process: psutil.Process, settings: Path) -> bool:
         return "nats-server" in process.name() and process.cmdline()[-2:] == ["-c", str(settings)]
     except psutil.Error:
         return False
-
-
-def _last_line(path: Path) -> str:
-    with path.open("rb") as file:  # it may have grown for months
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
-    return lines[-1] if lines else "nothing"

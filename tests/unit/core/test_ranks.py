@@ -2,8 +2,7 @@
 
 import pytest
 
-from controlplane.core.model.places import stands_before
-from engine_hooks.engine.ranks import places, rank_of, role_of_rank
+from controlplane.core.model.places import places_of_ranks, rank_of, role_of_rank, stands_before
 
 
 def test_a_rank_is_found_again_in_its_role() -> None:
@@ -18,7 +17,7 @@ def test_what_names_no_rank_is_none(place: str) -> None:
 
 
 def test_the_ranks_are_behind_their_servers_gate() -> None:
-    found = places("node", "engine-30000", 2)
+    found = places_of_ranks("node", "engine-30000", 2)
     assert found == ("node/engine-30000-dp0", "node/engine-30000-dp1")
     assert all(stands_before("node/gate-30000", place) for place in found)
-    assert places("node", "engine-30000", 1) == ()
+    assert places_of_ranks("node", "engine-30000", 1) == ()
