@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import grpc
 
 from controlplane.core.estimators.prompt_size import PromptSize
-from controlplane.core.model.events import rank_of
+from controlplane.core.model.ranks import rank_of
 from controlplane.fleet import messages
 from controlplane.fleet.active_turn import ActiveTurn
 from controlplane.fleet.engine_turn import EngineTurn

@@ -6,8 +6,8 @@ from typing import Any
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import ContextMoved
+from controlplane.core.model.ranks import role_of_rank
 from engine_hooks.engine.attached import Attached as Base
-from engine_hooks.engine.ranks import role_of_rank
 from engine_hooks.engine.settings import ENGINE, Settings, role_of
 from engine_hooks.engine.view import is_unnamed
 from engine_hooks.guard import Guard

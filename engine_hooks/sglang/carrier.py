@@ -6,9 +6,9 @@ SGLang copies that dictionary to the scheduler's ``Req`` and reads nothing of it
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from controlplane.core.model.ranks import rank_of
 from controlplane.gate import GatedRequest
 from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, ungated_labels
-from engine_hooks.engine.ranks import rank_of
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.ranks import CHOSEN
 

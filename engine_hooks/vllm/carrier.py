@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from controlplane.core.model.ranks import rank_of
 from controlplane.gate import GatedRequest
 from controlplane.gate.asgi import App, Receive, Scope, SendMessage
 from engine_hooks.engine.labels import gated_labels, ungated_labels
-from engine_hooks.engine.ranks import rank_of
 from engine_hooks.guard import Guard
 from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.ranks import places
 from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
-from engine_hooks.engine.ranks import places
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify

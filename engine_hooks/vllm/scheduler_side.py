@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.ranks import role_of_rank
 from engine_hooks.engine.board import account, post
-from engine_hooks.engine.ranks import role_of_rank
 from engine_hooks.engine.settings import ENGINE, PluginMode, Settings
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import verify

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from support.pickers import Picker, asking, chosen, picker
 
-from controlplane.core.model.events import rank_of
+from controlplane.core.model.ranks import rank_of
 from controlplane.fleet.roster import Engine
 from controlplane.gate.request_ids import Carried, carried_by
 

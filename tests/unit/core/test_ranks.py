@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.core.model.events import stands_before
-from engine_hooks.engine.ranks import places, rank_of, role_of_rank
+from controlplane.core.model.ranks import places, rank_of, role_of_rank
 
 
 def test_a_rank_is_found_again_in_its_role() -> None:
