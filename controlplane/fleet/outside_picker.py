@@ -34,7 +34,7 @@ from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_o
 from controlplane.gate import Continuity, GateLimits
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
-from controlplane.transport.endpoint import control_path, resolve_url
+from controlplane.transport.endpoint import ADDRESS_VARIABLE, control_path, resolve_url
 from controlplane.transport.loopback import channel_options
 from controlplane.transport.roles import BusRole
 from controlplane.wire.control import METHODS, Fields
@@ -142,11 +142,15 @@ class OutsidePicker:
         async with aiohttp.ClientSession(timeout=timeout) as http:
             while True:
                 server = await recognized(http, self.upstream)
-                if server is not None and server != self.server:
-                    _introduce(server, self.upstream, self._options)
+                is_new = server is not None and server != self.server
                 self.server = server or self.server
                 if self.server is not None:
-                    self._update(await self._told_at(self.server))
+                    told_at = await self._told_at(self.server)
+                    self._update(told_at)
+                    if is_new:
+                        _introduce(
+                            self.server, self.upstream, knows_pool=bool(told_at or self._options.pool_tokens)
+                        )
                 await anyio.sleep(_LOOK_S)
 
     def _update(self, told_at: Sequence[str]) -> None:
@@ -170,9 +174,10 @@ class OutsidePicker:
         """
         if api_maker(server.engine) is not None:  # what is told at its place is told by us
             return ()
-        if self._options.nats_url:  # that daemon's control API may be anywhere
+        address = os.environ.get(ADDRESS_VARIABLE, "")
+        if self._options.nats_url and not address:  # that daemon may be anywhere
             return (self._place,) if server.has_gate else ()
-        address = f"unix:{control_path(self._options.node, self._options.state_path)}"
+        address = address or f"unix:{control_path(self._options.node, self._options.state_path)}"
         method = METHODS["ListEngines"]
         try:
             async with grpc.aio.insecure_channel(address, options=channel_options(address)) as channel:
@@ -190,11 +195,11 @@ class OutsidePicker:
         return sorted(row.place for row in told) if speaks else ()
 
 
-def _introduce(server: Server, upstream: Upstream, options: GateOptions) -> None:
+def _introduce(server: Server, upstream: Upstream, *, knows_pool: bool) -> None:
     _log.info("server", address=upstream.address, is_=server.title)
     if server.has_gate:
         _log.warning("it has a gate of its own", mode=server.gate, advice="clients can go to it directly")
-    elif not (server.pool_tokens or options.pool_tokens or api_maker(server.engine)):
+    elif not (knows_pool or server.pool_tokens or api_maker(server.engine)):
         _log.warning(
             "its metrics page tells no KV pool, so every turn passes",
             advice="give its size with --pool-tokens, or have the server show it: SGLang with --enable-metrics",

@@ -13,12 +13,11 @@ import psutil
 
 from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.daemon.process.instance_lock import holder
-from controlplane.transport.endpoint import control_path, default_state_dir
+from controlplane.transport.endpoint import ADDRESS_VARIABLE, control_path, default_state_dir
 from controlplane.transport.loopback import channel_options
 from controlplane.wire.control import METHODS, Fields
 from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
 
-ADDRESS_VARIABLE = "PENSTOCK_API"
 CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = (
     "PENSTOCK_API_CA",
     "PENSTOCK_API_CERTIFICATE",
