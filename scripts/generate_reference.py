@@ -41,8 +41,8 @@ from controlplane.core.policies.presets import POLICIES, PRESETS, policy_name
 from controlplane.daemon.observe import journal, timeline_view
 from controlplane.daemon.observe.critical_path import PathSegment
 from controlplane.gate.limits import GateLimits
-from controlplane.wire.names import snake_case
 from controlplane.gate.variables import GATE_VARIABLES
+from controlplane.wire.names import snake_case
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "build" / "reference"

@@ -72,7 +72,7 @@ class ActiveTurn:
         if self._reply is not None:
             self._reply.begin(status, headers.items())
         now_ns = self._now_ns()
-        elsewhere = served_by is not None and served_by.place != self.engine.place
+        elsewhere = served_by is not None and served_by.address != self.engine.address
         if served_by is not None and elsewhere:
             self._turns.cut(self.ticket, self.engine, now_ns)
             self.engine = served_by

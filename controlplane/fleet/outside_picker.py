@@ -5,6 +5,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from signal import SIGINT, SIGTERM
 
@@ -15,7 +16,7 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, CommandRejected
+from controlplane.core.model.events import NO_PLUGIN, CommandRejected, server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
 from controlplane.daemon.process.tasks import Tasks
@@ -51,7 +52,7 @@ class OutsidePicker:
         self._options = options
         self.upstream: Upstream = upstream_of(options.upstream)
         self.server: Server | None = None  # until it answers
-        self._place = self.upstream.place(options.node)
+        self._place = self.upstream.place(options.node)  # or of its data-parallel ranks, once they tell
         self._bus = resolve_url(options.nats_url or None, options.node, options.state_path, role=BusRole.ENGINE)
         # Whether it tells of itself is to be seen: until then nobody tells of it.
         self.roster = Roster([Engine(place=self._place, address=self.upstream.address)])
@@ -109,7 +110,7 @@ class OutsidePicker:
                 "scheduler": "tells of itself and obeys" if engine.has_plugin and server else obeys,
             },
             "picker": self.picker.state(),
-            "engine": self.pluginless.health().get(self._place, self.checkup.health().get(self._place)),
+            "engine": self.pluginless.health().get(engine.place, self.checkup.health().get(engine.place)),
             "emitter": stats,
         }
 
@@ -119,9 +120,8 @@ class OutsidePicker:
 
     @property
     def _engine(self) -> Engine:
-        engine = self.roster.at(self._place)
-        assert engine is not None, "nobody takes it out"
-        return engine
+        """It, or the first of its ranks."""
+        return next(iter(self.roster))
 
     def _publisher(self, node: str, role: str) -> Emitter:
         def obey(command: cmd.Command) -> None:
@@ -145,23 +145,32 @@ class OutsidePicker:
                     _introduce(server, self.upstream, self._options)
                 self.server = server or self.server
                 if self.server is not None:
-                    self._update(await self._tells_of_itself(self.server))
+                    self._update(await self._told_at(self.server))
                 await anyio.sleep(_LOOK_S)
 
-    def _update(self, has_plugin: bool) -> None:
-        engine, pool_tokens = self._engine, self._options.pool_tokens
-        if (engine.has_plugin, engine.pool_tokens) != (has_plugin, pool_tokens):
-            self.roster.put(replace(engine, has_plugin=has_plugin, pool_tokens=pool_tokens))
-            _log.info("engine", place=self._place, tells_of_itself=has_plugin)
-        if self.server is not None and not has_plugin:
-            self.obeying.found(engine, self.server.engine)
+    def _update(self, told_at: Sequence[str]) -> None:
+        """``told_at``: the places at which a plugin tells of it."""
+        former, places = self._engine, told_at or (self._place,)
+        for place in places:
+            known = self.roster.at(place) or replace(former, place=place)
+            engine = replace(known, has_plugin=bool(told_at), pool_tokens=self._options.pool_tokens)
+            if engine != self.roster.at(place):
+                self.roster.put(engine)
+                _log.info("engine", place=place, tells_of_itself=engine.has_plugin)
+        for gone in [engine.place for engine in self.roster if engine.place not in places]:
+            self.roster.remove(gone)
+        if self.server is not None and not told_at:
+            self.obeying.found(self._engine, self.server.engine)
 
-    async def _tells_of_itself(self, server: Server) -> bool:
-        """Whether a plugin in its scheduler does: the daemon hears it at its place, in words that are not ours."""
+    async def _told_at(self, server: Server) -> Sequence[str]:
+        """Where a plugin in its scheduler tells of it: the daemon hears it there, in words that are not ours.
+
+        Each of its data-parallel ranks has a place.
+        """
         if api_maker(server.engine) is not None:  # what is told at its place is told by us
-            return False
+            return ()
         if self._options.nats_url:  # that daemon's control API may be anywhere
-            return server.has_gate
+            return (self._place,) if server.has_gate else ()
         address = f"unix:{control_path(self._options.node, self._options.state_path)}"
         method = METHODS["ListEngines"]
         try:
@@ -173,11 +182,11 @@ class OutsidePicker:
                 )
                 reply = await ask(Fields(limit=0), timeout=_ANSWERS_WITHIN_S)
         except grpc.aio.AioRpcError:
-            return self._engine.has_plugin and self.server is not None
-        row = next((row for row in reply.engines if row.place == self._place), None)
-        if row is None or not row.heard_ns or row.passive == NO_PLUGIN:
-            return False
-        return int(row.heard_ns) < _SPEAKS_WITHIN_NS
+            return [engine.place for engine in self.roster if engine.has_plugin]
+        ours = server_of(self._place)
+        told = [row for row in reply.engines if server_of(row.place) == ours and row.passive != NO_PLUGIN]
+        speaks = any(0 < row.heard_ns < _SPEAKS_WITHIN_NS for row in told)
+        return sorted(row.place for row in told) if speaks else ()
 
 
 def _introduce(server: Server, upstream: Upstream, options: GateOptions) -> None:

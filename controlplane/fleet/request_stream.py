@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import grpc
 
 from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.events import rank_of
 from controlplane.fleet import messages
 from controlplane.fleet.active_turn import ActiveTurn
 from controlplane.fleet.engine_turn import EngineTurn
@@ -23,7 +24,7 @@ from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
-from controlplane.gate.request_ids import REQUEST_ID_HEADER, Carried, request_id_with
+from controlplane.gate.request_ids import RANK_HEADER, REQUEST_ID_HEADER, Carried, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
     HEALTH_PATH,
@@ -161,6 +162,9 @@ class RequestStream:
             carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
             client_own = request.header(REQUEST_ID_HEADER.encode())
             own[REQUEST_ID_HEADER] = request_id_with(carried, client_own)
+            rank = rank_of(engines[0].place)
+            if rank is not None and not request.header(RANK_HEADER.encode()):  # whose client says where has its way
+                own[RANK_HEADER] = str(rank)
         await self._send_on(request, engines, own)
 
     async def _ticket_of(self, request: Request) -> Ticket | None:

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from controlplane.core.model.text import sanitize
 
 REQUEST_ID_HEADER = "x-request-id"
+RANK_HEADER = "x-data-parallel-rank"  # by which that front end sends a request to one of its ranks
 _MARK = "penstock"
 _CARRIED = re.compile(
     rf".*{_MARK}:([0-9a-f]{{32}}):([^:]+):([0-9a-f-]{{0,55}}):", re.DOTALL

@@ -1,17 +1,8 @@
 """Data-parallel ranks: each is an engine of its own behind one gate, with a role, a pool and pins of its own."""
 
-_RANK = "-dp"
+from controlplane.core.model.events import rank_of, role_of_rank
 
-
-def role_of_rank(role: str, rank: int | None) -> str:
-    """The role of one rank of an engine; the engine's own where it has no ranks."""
-    return role if rank is None else f"{role}{_RANK}{rank}"
-
-
-def rank_of(place: str) -> int | None:
-    """The rank that ``role_of_rank`` made the role of; None for another."""
-    _, found, rank = place.rpartition(_RANK)
-    return int(rank) if found and rank.isdecimal() else None
+__all__ = ["places", "rank_of", "role_of_rank"]
 
 
 def places(node: str, role: str, ranks: int) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually, run_python
 from support.ports import free_port
+from test_engine_data_parallel import PROGRAMS, RANKS, TURNS, grow, heard_both, moved, places, where_they_ran
 from tiny_model import words
 from vllm_server import RustFrontEnd
 
@@ -31,11 +32,21 @@ pytestmark = on("vllm")
 
 
 @pytest.fixture(scope="module")
-def rust_engine(launch: Launch, engine_env: Path) -> Iterator[EngineServer]:
+def has_front_end(engine_env: Path) -> None:
     (packages,) = engine_env.glob("lib/python*/site-packages")
     if not (binary := packages / "vllm" / "vllm-rs").exists():
         pytest.skip(f"no {binary}: scripts/engine_env.py --version vllm takes it from the wheel for GPUs")
+
+
+@pytest.fixture(scope="module")
+def rust_engine(launch: Launch, has_front_end: None) -> Iterator[EngineServer]:
     yield from launch("rust", server_class=RustFrontEnd)
+
+
+@pytest.fixture(scope="module")
+def rust_ranks(launch: Launch, has_front_end: None) -> Iterator[EngineServer]:
+    """The engine with two data-parallel ranks."""
+    yield from launch("rust-ranks", "--data-parallel-size", str(RANKS), server_class=RustFrontEnd)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +165,24 @@ def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
             assert begun.at_ns > (await scene.until(TurnEnded, program_id="first")).at_ns, "it was held"
 
     play(story, rust_engine, bus)
+
+
+def test_the_gate_outside_sends_programs_to_the_rank_that_has_their_context(
+    rust_ranks: EngineServer, bus: Bus, tmp_path: Path
+) -> None:
+    """By the header that the front end takes: it would send each turn where least is to do."""
+    daemon, log = bus.daemon(), tmp_path / "gate.log"
+    write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
+
+    async def story(scene: Scene) -> None:
+        await heard_both(scene, rust_ranks)
+        with gate_outside(rust_ranks, daemon.folder, log) as scene.url:
+            await knows_both(scene, log)
+            names = [f"stays-{number}" for number in range(PROGRAMS)]
+            found = await asyncio.gather(*(grow(scene, name, 9500 + 10 * n) for n, name in enumerate(names)))
+            ran = await where_they_ran(scene, "stays")
+        assert moved(ran) == (0, PROGRAMS * (TURNS - 1))
+        assert {place for turns in ran.values() for place in turns} == set(places(rust_ranks)), "both have work"
+        assert all(cached > 0 for each in found for cached in each[1:])
+
+    play(story, rust_ranks, bus)

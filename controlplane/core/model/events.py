@@ -20,6 +20,7 @@ def place_of(publisher: str) -> str:
     return publisher.rpartition("/")[0]
 
 
+_RANK = "-dp"
 NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
 """Why an engine obeys nothing of which others tell; see ``PoolSampled.reason``."""
 
@@ -44,6 +45,17 @@ def server_of(place: str) -> str:
     """
     node, _, role = place.rpartition("/")
     return f"{node}/{role.split('-', 2)[1] if '-' in role else ''}"
+
+
+def role_of_rank(role: str, rank: int | None) -> str:
+    """The role of one data-parallel rank of an engine; the engine's own where it has no ranks."""
+    return role if rank is None else f"{role}{_RANK}{rank}"
+
+
+def rank_of(place: str) -> int | None:
+    """The rank that ``role_of_rank`` made the role of; None for another."""
+    _, found, rank = place.rpartition(_RANK)
+    return int(rank) if found and rank.isdecimal() else None
 
 
 def stands_before(gate: str, engine: str) -> bool:
