@@ -48,8 +48,8 @@ class LlamaCpp:
         self._server: SlotsHttp | None = None
         self._props: Props | None = None
         self._use(0)
-        self._waiting: list[asyncio.Future[None]] = []  # turns for which no slot was idle, first come first
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, asyncio.Future[None]] = {}  # by turn for which no slot was idle, first come first
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def _use(self, slots: int) -> None:
         self._table = SlotTable.of(slots)
@@ -69,10 +69,11 @@ class LlamaCpp:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     @property
     def problem(self) -> str:
@@ -90,25 +91,34 @@ class LlamaCpp:
         """
         if self.problem or self._server is None:
             return {}
-        if path not in _NAMES_SLOT:
+        try:
+            if self._waiting:  # they go first
+                await self._change(ticket)
+            if path in _NAMES_SLOT:
+                return {_SLOT_FIELD: await self._slot_for(self._server, ticket)}
             await self._before_unplaced(self._server, ticket)
             return {}
+        finally:
+            self._waiting.pop(ticket.turn_id, None)
+
+    async def _slot_for(self, server: SlotsHttp, ticket: Ticket) -> int:
         while (begun := self._table.begin(ticket, self._now_ns())) is None:
-            await self._change()
+            await self._change(ticket)
+        self._waiting.pop(ticket.turn_id, None)
         if begun.reclaimed:
             self._emit(PinReclaimed(program_id=begun.lost))
         if begun.lost:
             self._tell_lost((begun.lost,))
-        await self._do(self._server, self._moves.before_turn(ticket, begun))
-        return {_SLOT_FIELD: begun.slot.slot_id}
+        await self._finish(server, self._moves.before_turn(ticket, begun))
+        return begun.slot.slot_id
 
     async def _before_unplaced(self, server: SlotsHttp, ticket: Ticket) -> None:
         """The server finds the most similar context by itself, once that is in a slot."""
         if self._moves.is_saved(ticket):
             load = cmd.Prefetch(program_id=ticket.program_id)
-            await self._do(server, self._moves.due(load, self._now_ns()))
+            await self._finish(server, self._moves.due(load, self._now_ns()))
         while not self._table.begin_unplaced(ticket):
-            await self._change()
+            await self._change(ticket)
         self._start(self._find(server, ticket.turn_id))
 
     async def _find(self, server: SlotsHttp, turn_id: str) -> None:
@@ -118,18 +128,18 @@ class LlamaCpp:
             with suppress(Refused):
                 await self._look(server)
 
-    async def _change(self) -> None:
-        """Wait until a slot may be idle."""
-        changed = asyncio.get_running_loop().create_future()
-        self._waiting.append(changed)
-        try:
-            await changed
-        finally:
-            self._waiting.remove(changed)
+    async def _finish(self, server: SlotsHttp, due: Move | Moved) -> None:
+        """Wait for what is due; it is done to its end also where the turn's client leaves meanwhile."""
+        await asyncio.shield(self._start(self._do(server, due)))
+
+    async def _change(self, ticket: Ticket) -> None:
+        """Wait until a slot may be idle; who waits again keeps its place."""
+        changed = self._waiting[ticket.turn_id] = asyncio.get_running_loop().create_future()
+        await changed
 
     def _changed(self) -> None:
         """Those who wait look again, in the order in which they came."""
-        for each in self._waiting:
+        for each in self._waiting.values():
             if not each.done():
                 each.set_result(None)
 

@@ -254,6 +254,26 @@ async def test_a_gate_that_starts_again_names_no_slot_in_which_a_turn_runs(
             await running
 
 
+async def test_who_leaves_while_it_waits_or_is_restored_leaves_nothing_behind(tmp_path: Path) -> None:
+    double = LlamaDouble(tmp_path)
+    async with llama_double(double) as address, programs(address, tmp_path) as it:
+        assert it.api is not None
+        await it.turn("saved")
+        await obeyed(it, cmd.Demote(program_id="saved"))
+        running = [asyncio.create_task(it.turn(name, max_tokens=LONG)) for name in MANY[:SLOTS]]
+        await until_sampled(it.api, lambda sample: sample.turns_running == SLOTS, "every slot is busy")
+        first, leaves, last = (asyncio.create_task(it.turn(name)) for name in ("saved", "leaves", "last"))
+        await until_sampled(it.api, lambda sample: sample.turns_waiting == 3, "three wait")
+        leaves.cancel()
+        await until_sampled(it.api, lambda sample: sample.turns_waiting == 2, "one has left")
+        double.finish.set()
+        await asyncio.gather(*running)
+        assert (await first).hit > 0.4 and (await last).hit < 0.2
+        assert not list(tmp_path.glob("penstock-*.slot"))
+        sample = await it.api.sample()
+        assert sample is not None and (sample.turns_running, sample.turns_waiting) == (0, 0)
+
+
 async def test_a_server_that_starts_again_has_nothing_and_one_that_clears_idle_slots_is_left_alone(
     tmp_path: Path,
 ) -> None:

@@ -284,6 +284,8 @@ def _alternatives(controller: Controller, program_id: str, now_ns: int) -> list[
 
 
 def _first_token(turn: Turn) -> str:
+    if not turn.prompt_tokens:
+        return "its turn began"  # of an engine without a plugin more is known once its reply is over
     cached = f"{turn.cached_tokens:,} of {turn.prompt_tokens:,} prompt tokens were cached"
     if turn.loaded_tokens:
         cached += f", {turn.loaded_tokens:,} of them below the device"

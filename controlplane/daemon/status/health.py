@@ -266,7 +266,7 @@ RULES = (
         "engine_passive",
         LOOK,
         lambda s: "; ".join(s.passive_engines),
-        "python -m engine_hooks.sglang.verify, or .vllm.verify, in the engine's environment",
+        "do as it says; with the plugin: python -m engine_hooks.sglang.verify, or .vllm.verify, in its environment",
     ),
     Rule(
         "events_refused",

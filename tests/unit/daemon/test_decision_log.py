@@ -68,6 +68,15 @@ def test_a_decision_its_rule_its_numbers_who_else_and_what_came_of_it(logged: Jo
     assert "outcome after 1.0s on node/engine: its turn began" in text
 
 
+def test_of_a_turn_whose_tokens_nobody_has_counted_yet_none_are_told(logged: Journalled) -> None:
+    logged.driver.pool()
+    logged.ask("a")
+    logged.tick(1.0)
+    logged.engine(ev.FirstToken, program_id="a", turn_id="a.1")
+    told = story(read_decisions(logged.path), "a")
+    assert [each.outcome for each in told[0].outcomes] == ["its turn began"]
+
+
 def test_who_left_unserved_was_held_for_reasons_too(logged: Journalled) -> None:
     run_one(logged)  # two slots for four
     logged.ask("e")
