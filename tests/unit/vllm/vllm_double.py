@@ -10,7 +10,7 @@ from support.package_double import PackageDouble
 
 from engine_hooks.vllm.targets import TARGETS
 
-BLOCK_TOKENS = 4
+BLOCK_TOKENS, WINDOW_TOKENS = 4, 10
 
 
 class VllmDouble(PackageDouble):
@@ -30,6 +30,7 @@ class BlockDouble:
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
+        self.is_null = False
         self.block_hash: str | None = None
 
 
@@ -107,6 +108,13 @@ class FullAttentionManager:
         return 0
 
 
+class SlidingWindowManager(FullAttentionManager):
+    """vLLM's, of a group that gives back what is out of its window."""
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        return max(0, num_computed_tokens - WINDOW_TOKENS + 1)
+
+
 class ManagerDouble:
     """vLLM's ``KVCacheManager``."""
 
@@ -161,7 +169,6 @@ class SchedulerDouble:
         self.kv_cache_manager = ManagerDouble(blocks)
         self.pool.enable_caching = caching
         self.kv_cache_manager.coordinator.single_type_managers = managers
-        self.kv_cache_config = SimpleNamespace(prefix_cache_retention_interval=0)
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=None,
             parallel_config=SimpleNamespace(data_parallel_size=data_parallel_size, data_parallel_index=1),
