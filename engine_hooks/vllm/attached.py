@@ -11,6 +11,7 @@ from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
 from engine_hooks.engine.attached import Attached as Base
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.settings import Settings
+from engine_hooks.engine.view import Lock
 from engine_hooks.guard import Guard
 from engine_hooks.vllm.engine_view import EngineView
 
@@ -37,6 +38,9 @@ class Attached(Base):
         self._new_pin = threading.Event()  # its deadline may come before the one that the clock sleeps to
         self._nothing_to_evict = False  # in this step, until a pin is given up
         self._preempted: set[str] = set()  # ids of preempted requests that were not scheduled since
+        self._prompts: dict[
+            str, Lock
+        ] = {}  # by request id: for the next turn, what the request itself leaves behind
         super().__init__(settings, guard, view, role)
 
     @property
@@ -123,6 +127,26 @@ class Attached(Base):
         for request in fresh:
             if request.num_output_tokens:
                 self.token_given(request)
+                if request.status.name == "RUNNING" and self._retains():
+                    self._hold_prompt(request)
+
+    def _retains(self) -> bool:
+        """Whether the daemon retained anything of late: what it may ask for is held until it has spoken."""
+        retained_ns = self._retained_ns
+        return retained_ns is not None and time.monotonic_ns() - retained_ns < _RETAINS_NS
+
+    def _hold_prompt(self, request: Any) -> None:
+        """The window before the prompt's end, and states there: they would be gone before a long answer is over."""
+        key = None if self._no_pins else self._view.key_of(request)
+        lock = self._view.lock_left_behind(key) if key is not None else None
+        if lock is not None:
+            self._let_prompt_go(request)
+            self._prompts[request.request_id] = lock
+
+    def _let_prompt_go(self, request: Any) -> None:
+        lock = self._prompts.pop(request.request_id, None)
+        if lock is not None:
+            self._view.unlock(lock)
 
     def before_free(self, request: Any) -> None:
         """A turn ends: what it leaves in the cache is remembered, and kept while the daemon makes up its mind."""
@@ -133,17 +157,19 @@ class Attached(Base):
             return
         now_ns = time.monotonic_ns()
         program_id = self.turn_left(request, lambda: key, len(key), now_ns)
-        if self._retained_ns is not None and now_ns - self._retained_ns < _RETAINS_NS:
+        if self._retains():
             lock = self._view.lock_held(key)
             if lock is not None:
                 self._pins.hold(program_id, lock, _HOLD_NS)
 
     def freed(self, request: Any) -> None:
+        self._let_prompt_go(request)
         self.turn_ended(request)
         self._preempted.discard(request.request_id)
 
     def before_preemption(self, request: Any) -> None:
         """Read before the engine forgets how much was computed."""
+        self._let_prompt_go(request)
         self.turn_thrown_out(request, int(request.num_computed_tokens))
         self._preempted.add(request.request_id)
 
@@ -156,11 +182,15 @@ class Attached(Base):
         What comes next for a running request is a preemption. A waiting one would be asked for ever where nothing
         runs that could end.
         """
-        if not self._pins.tokens:
-            return False
         stuck = request.status.name == "RUNNING" or not self._view.scheduler.running
-        pool = self._view.pool()
-        reclaimed = self.reclaim(pool.free + pool.evictable + 1, stuck=stuck)
+        if stuck and self._prompts:  # nobody has asked for them
+            self._view.unlock(self._prompts.popitem()[1])
+            reclaimed = True
+        elif self._pins.programs:
+            pool = self._view.pool()
+            reclaimed = self.reclaim(pool.free + pool.evictable + 1, stuck=stuck)
+        else:
+            return False
         self._nothing_to_evict = self._nothing_to_evict and not reclaimed
         return reclaimed
 
@@ -179,6 +209,8 @@ class Attached(Base):
 
     def before_reset(self) -> None:
         """The engine refuses to empty a cache of which anybody holds a part."""
+        while self._prompts:
+            self._view.unlock(self._prompts.popitem()[1])
         for program_id in list(self._pins.programs):
             self._pins.release(program_id)
 

@@ -104,6 +104,10 @@ class EngineView(View):
         """The same, for a request that holds all of it still: mostly nothing needs to be looked up."""
         return self._locked(self.groups.needed_of_held(key))
 
+    def lock_left_behind(self, key: ContextKey) -> Lock | None:
+        """What that hit needs and a request gives back as it goes on; None where it gives nothing back."""
+        return self._locked(self.groups.left_behind(key))
+
     def _locked(self, blocks: Sequence[Any]) -> Lock | None:
         if not blocks:
             return None

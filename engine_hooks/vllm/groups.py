@@ -52,7 +52,7 @@ class Groups:
         self._pool = self._manager.block_pool
         self._coordinator = self._manager.coordinator
         self._managers = _managers(scheduler)
-        self._retention = getattr(scheduler.kv_cache_config, "prefix_cache_retention_interval", None)
+        self._sparse = [number for number, each in enumerate(self._managers) if _left_behind(each, _FAR)]
         self._hash_tokens = _hash_tokens(scheduler, self._pool)
         # Whether a hit may end within a block.
         self._is_fine = bool(getattr(self._coordinator, "enable_partial_hash_hits", False))
@@ -69,18 +69,26 @@ class Groups:
 
         This costs what vLLM's own look-up for the next turn does.
         """
-        found, tokens, *_ = self._coordinator.find_longest_cache_hit(key.hashes, len(key))
-        blocks = [block for row in zip_longest(*found) for block in row if block is not None and not block.is_null]
-        return [*blocks, *self._matched_beyond(key, tokens)]
+        return self._needed(key, range(len(self._managers)))
 
     def needed_of_held(self, key: ContextKey) -> Sequence[Any]:
         """The same, while the request is there that the key is of."""
         return self.needed(key)
 
-    def _matched_beyond(self, key: ContextKey, tokens: int) -> Iterator[Any]:
+    def left_behind(self, key: ContextKey) -> Sequence[Any]:
+        """Those of them that the request gives back as it goes on, though it is there still."""
+        return self._needed(key, self._sparse) if self._sparse else ()
+
+    def _needed(self, key: ContextKey, groups: Sequence[int]) -> list[Any]:
+        found, tokens, *_ = self._coordinator.find_longest_cache_hit(key.hashes, len(key))
+        rows = zip_longest(*(found[number] for number in groups))
+        blocks = [block for row in rows for block in row if block is not None and not block.is_null]
+        return [*blocks, *self._matched_beyond(key, tokens, groups)]
+
+    def _matched_beyond(self, key: ContextKey, tokens: int, groups: Sequence[int]) -> Iterator[Any]:
         """For speculative heads a hit matches one block more than it takes, or one hash."""
         for number in self._eagle if tokens else ():
-            for more in {self._managers[number].block_size, self._hash_tokens}:
+            for more in {self._managers[number].block_size, self._hash_tokens} if number in groups else ():
                 index = (tokens + more) // self._hash_tokens - 1
                 if index < len(key.hashes):
                     yield from self._pool.get_cached_block(key.hashes[index], [number]) or ()
@@ -123,23 +131,24 @@ class Groups:
 
     def unhashed_of(self, tokens: int) -> int:
         """How many blocks of a turn of so many tokens have no hash, about: the last one, or all in a window."""
-        return sum(_held(each, tokens) if _left_behind(each, _FAR) else 1 for each in self._managers)
+        return sum(_held(each, tokens) if n in self._sparse else 1 for n, each in enumerate(self._managers))
 
     def told(self) -> list[str]:
         """Of each group in words: its kind, its blocks, and what of a context can be pinned there."""
         return [
-            f"group {number}: {type(each).__name__}, blocks of {each.block_size} tokens: {self._keeps(each)}"
+            f"group {number}: {type(each).__name__}, blocks of {each.block_size} tokens: {self._keeps(number)}"
             for number, each in enumerate(self._managers)
         ]
 
-    def _keeps(self, manager: Any) -> str:
-        if not getattr(getattr(manager, "kv_cache_spec", None), "prefix_cacheable", True):
+    def _keeps(self, number: int) -> str:
+        if not getattr(getattr(self._managers[number], "kv_cache_spec", None), "prefix_cacheable", True):
             return "nothing is kept of a turn that ended"
-        if not _left_behind(manager, _FAR):
+        if number not in self._sparse:
             return "every block is kept"
-        if self._retention is None:
+        interval = getattr(self._coordinator, "retention_interval", None)
+        if interval is None:
             return "what a hit needs is kept at each block"
-        between = f"each {self._retention} tokens and " if self._retention else ""
+        between = f"each {interval} tokens and " if interval else ""
         return f"what a hit needs is kept {between}where a prompt ended: an answer is computed again"
 
 
@@ -175,6 +184,9 @@ class OneFullGroup(Groups):
 
     def needed_of_held(self, key: ContextKey) -> Sequence[Any]:
         return key.blocks
+
+    def left_behind(self, key: ContextKey) -> Sequence[Any]:
+        return ()
 
     def unused(self, key: ContextKey, first: int, most: int) -> list[Any]:
         from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id

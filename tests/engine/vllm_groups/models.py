@@ -87,6 +87,12 @@ MODELS: Mapping[str, Model] = {
             "full_attention_interval": 4,
         },
     ),
+    "qwen35": Model(  # vLLM imports torchvision for it
+        architecture="Qwen3_5ForCausalLM",
+        kind="qwen3_5_text",
+        blocks=24,
+        config=_LINEAR,
+    ),
     "nemotronh": Model(
         architecture="NemotronHForCausalLM",
         kind="nemotron_h",

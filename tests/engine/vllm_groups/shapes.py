@@ -87,9 +87,7 @@ def make_scheduler(chosen: type, shape: Shape, model: Path) -> Any:
         async_scheduling=False,
     )
     block = min(each.block_size for each in shape.groups)
-    cache = CacheConfig(
-        block_size=block, enable_prefix_caching=True, prefix_cache_retention_interval=shape.retention
-    )
+    cache = CacheConfig(block_size=block, enable_prefix_caching=True)
     config = VllmConfig(
         model_config=ModelConfig(
             model=str(model), skip_tokenizer_init=True, dtype="bfloat16", max_model_len=MOST_TOKENS

@@ -121,7 +121,8 @@ class Walk:
             self.returned(output)
             step_planned(attached, output)
 
-        view.lock, view.lock_held = watched(view.lock), watched(view.lock_held)  # type: ignore[method-assign]
+        for name in ("lock", "lock_held", "lock_left_behind"):
+            setattr(view, name, watched(getattr(view, name)))
         view.unlock = given_back  # type: ignore[method-assign]
         Attached.step_planned = before_planned  # type: ignore[method-assign, assignment]
 
@@ -146,7 +147,7 @@ class Walk:
         program, rng = self._program(), self.random
         if program in self.turns.values():
             return
-        context, output = self.contexts[program], rng.choice((1, 5, 20, 80))
+        context, output = self.contexts[program], rng.choice((1, 5, 20, 80, 200))
         new = [rng.randrange(100, 30_000) for _ in range(rng.choice((3, 30, 150, 400)))]
         if len(context) + len(new) + output > MOST_TOKENS * 3 // 4 or rng.random() < 0.05:
             context = list(SYSTEM)
@@ -260,7 +261,12 @@ class Walk:
         self.scheduler.update_from_output(output, made)
         for name, request in requests.items():
             if request.is_finished() and name in self.turns:
-                self.contexts[self.turns[name]] = list(request.all_token_ids)
+                program = self.turns[name]
+                self.contexts[program] = list(request.all_token_ids)
+                context, unit = self.attached._contexts.find(program), self.scheduler.block_size
+                if context is not None:
+                    wanted = (request.num_prompt_tokens - 1) // unit * unit
+                    self.counts["whole prompts" if self._hit(context.key.hashes) >= wanted else "lost prompts"] += 1
                 self._over(name)
 
     def _over(self, name: str) -> None:
@@ -315,9 +321,11 @@ class Walk:
         told = self.attached._view.pool()
         assert told.free + told.evictable == len(free) * self._page and min(told.free, told.evictable) >= 0
         assert told.total == self.attached.pool_tokens == (pool.num_gpu_blocks - 1) * self._page
-        pins = self.attached._pins
-        assert {id(each.lock) for each in pins._held.values()} == set(self.locks), "a pin is lost, or a lock"
-        assert pins.tokens == sum(len(promise.lock.receipt) for promise in self.locks.values()) * self._page
+        pins, prompts = self.attached._pins, self.attached._prompts
+        assert set(prompts) <= {request.request_id for request in self.scheduler.running}
+        pinned = {id(each.lock) for each in pins._held.values()}
+        assert pinned | {id(each) for each in prompts.values()} == set(self.locks), "a pin is lost, or a lock"
+        assert pins.tokens == sum(len(self.locks[each].lock.receipt) for each in pinned) * self._page
         assert not self.side.guard.failures, self.side.guard.failures
 
     def end(self) -> None:

@@ -5,20 +5,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm_double import BLOCK_TOKENS, BlockDouble, FullAttentionManager, RequestDouble, SchedulerDouble, VllmDouble
+from vllm_double import (
+    BLOCK_TOKENS,
+    BlockDouble,
+    FullAttentionManager,
+    RequestDouble,
+    SchedulerDouble,
+    SlidingWindowManager,
+    VllmDouble,
+)
 
 from engine_hooks.vllm.engine_view import EngineView
 from engine_hooks.vllm.groups import ContextKey, Groups, OneFullGroup, groups_of
 
-WINDOW = 10  # tokens
 A = "a1 a2 a3 a4"
-
-
-class SlidingWindowManager(FullAttentionManager):
-    """vLLM's, of a group that gives back what is out of its window."""
-
-    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        return max(0, num_computed_tokens - WINDOW + 1)
 
 
 class CoordinatorDouble(SimpleNamespace):
@@ -35,15 +35,14 @@ class CoordinatorDouble(SimpleNamespace):
 
 def block(number: int, block_hash: str = "") -> Any:
     made: Any = BlockDouble(number)
-    made.block_hash, made.is_null = block_hash or None, False
+    made.block_hash = block_hash or None
     return made
 
 
 def scheduler_of(*managers: Any, retention: int | None = 0, **coordinator: Any) -> Any:
     scheduler = SchedulerDouble(managers=managers)
-    made = CoordinatorDouble(single_type_managers=managers, **coordinator)
+    made = CoordinatorDouble(single_type_managers=managers, retention_interval=retention, **coordinator)
     scheduler.kv_cache_manager.coordinator = made
-    scheduler.kv_cache_config.prefix_cache_retention_interval = retention
     return scheduler
 
 

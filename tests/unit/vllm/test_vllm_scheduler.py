@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 from support.hooked import emitted
-from vllm_double import BLOCK_TOKENS, FullAttentionManager, RequestDouble, SchedulerDouble, VllmDouble
+from vllm_double import (
+    BLOCK_TOKENS,
+    FullAttentionManager,
+    RequestDouble,
+    SchedulerDouble,
+    SlidingWindowManager,
+    VllmDouble,
+)
 
 from controlplane.core.model.commands import (
     Command,
@@ -251,6 +258,30 @@ def test_what_nobody_retains_is_let_go(engine: Engine, monkeypatch: pytest.Monke
     engine.turn("q", B)
     engine.scheduler.has_requests()
     assert engine.attached._pins.tokens == 0
+
+
+def test_what_a_turn_leaves_behind_as_it_goes_on_is_held_for_its_return_until_there_is_no_room(
+    sent: list[Event],
+) -> None:
+    """A window's blocks before the prompt's end. They go before a running turn does, or else with the turn."""
+    engine = Engine(sent, managers=(FullAttentionManager(), SlidingWindowManager()))
+    manager, tail = engine.scheduler.kv_cache_manager, engine.scheduler.pool.blocks[-2:]
+    manager.coordinator.find_longest_cache_hit = lambda hashes, most_tokens: (([], tail), most_tokens, 0)
+    engine.turn("p", A)
+    engine.command(Retain(command_id=1, program_id="p", ttl_ns=0))
+    request = engine.begin("r", B)
+    assert [block.ref_cnt for block in tail] == [1, 1]
+    assert engine.attached.room_for(request)
+    assert [block.ref_cnt for block in tail] == [0, 0]
+    assert not engine.attached.room_for(request)
+    engine.end(request)
+    other = engine.begin("other", "o1 o2")
+    engine.command(Release(command_id=2, program_id="r"))
+    engine.attached.step_begins()
+    assert [block.ref_cnt for block in tail] == [1, 1]
+    engine.end(other, "FINISHED_ABORTED")
+    engine.command(Release(command_id=3, program_id="other"))
+    assert [block.ref_cnt for block in tail] == [0, 0]
 
 
 # Room

@@ -11,7 +11,7 @@ from support.package_double import PackageDouble
 from engine_hooks.vllm.engine_view import LABELS_VARIABLE
 from engine_hooks.vllm.targets import TARGETS
 
-BLOCK_TOKENS = 4
+BLOCK_TOKENS, WINDOW_TOKENS = 4, 10
 LABELS = "made-up-anew"  # where the server's HTTP side puts its labels
 
 
@@ -33,6 +33,7 @@ class BlockDouble:
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
+        self.is_null = False
         self.block_hash: str | None = None
 
 
@@ -110,6 +111,13 @@ class FullAttentionManager:
         return 0
 
 
+class SlidingWindowManager(FullAttentionManager):
+    """vLLM's, of a group that gives back what is out of its window."""
+
+    def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
+        return max(0, num_computed_tokens - WINDOW_TOKENS + 1)
+
+
 class ManagerDouble:
     """vLLM's ``KVCacheManager``."""
 
@@ -164,7 +172,6 @@ class SchedulerDouble:
         self.kv_cache_manager = ManagerDouble(blocks)
         self.pool.enable_caching = caching
         self.kv_cache_manager.coordinator.single_type_managers = managers
-        self.kv_cache_config = SimpleNamespace(prefix_cache_retention_interval=0)
         self.vllm_config = SimpleNamespace(
             kv_transfer_config=None,
             parallel_config=SimpleNamespace(enable_elastic_ep=elastic, data_parallel_rank_local=1),
