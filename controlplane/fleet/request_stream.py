@@ -23,7 +23,7 @@ from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
-from controlplane.gate.request_ids import REQUEST_ID_HEADER, Carried, request_id_with
+from controlplane.gate.request_ids import CARRIERS, REQUEST_ID_HEADER, Carried, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
     HEALTH_PATH,
@@ -200,7 +200,7 @@ class RequestStream:
         if self._picker.names_in_request_id():
             carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
             client_own = request.header(REQUEST_ID_HEADER.encode())
-            own[REQUEST_ID_HEADER] = request_id_with(carried, client_own)
+            own |= dict.fromkeys(CARRIERS, request_id_with(carried, client_own))
         await self._send_on(request, engines, own)
 
     async def _ticket_of(self, request: Request) -> Ticket | None:
