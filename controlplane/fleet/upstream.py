@@ -14,10 +14,10 @@ from controlplane.fleet.metrics_page import PoolPage, read_page
 from controlplane.gate.requests import HEALTH_PATH
 
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
-_VERSION, _METRICS, _PROPS = "/version", "/metrics", "/props"
+_METRICS, _PROPS = "/metrics", "/props"
 _MOST_BYTES = 16 << 20
-FRONT_ENDS = {"rust_frontend_version": "vLLM's Rust front end"}
-"""Those without a place for a gate, by what their page of versions has."""
+SAYING = ("/version", "/server_info")
+"""Where vLLM's servers, and SGLang's, say what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,18 @@ def upstream_of(url: str) -> Upstream:
     return Upstream(address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}", port=port)
 
 
+def gateless_front_end(said: Mapping[str, Any]) -> str:
+    """What serves HTTP where those pages say this, if it is known to have no place for a gate; else empty."""
+    if "rust_frontend_version" in said:
+        return "vLLM's Rust front end"
+    workers = said.get("tokenizer_worker_num")
+    return "SGLang with several tokenizer workers" if isinstance(workers, int) and workers > 1 else ""
+
+
 async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server | None:
     """What answers there; None while nobody does."""
     pages: dict[str, Any] = {}
-    for path in (_VERSION, HEALTH_PATH, _METRICS, _PROPS):
+    for path in (*SAYING, HEALTH_PATH, _METRICS, _PROPS):
         try:
             async with http.get(f"http://{upstream.address}{path}", allow_redirects=False) as answer:
                 data = await answer.content.read(_MOST_BYTES) if answer.status == 200 else b""
@@ -88,18 +96,19 @@ async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server 
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
         pages[path] = data
-    version, health = _object(pages[_VERSION]), _object(pages[HEALTH_PATH])
+    said = {name: value for path in SAYING for name, value in _object(pages[path]).items()}
+    health = _object(pages[HEALTH_PATH])
     try:
         page = read_page(pages[_METRICS].decode("utf-8", "replace"))
     except ValueError:
         page = PoolPage(engine="")
     props = _object(pages[_PROPS])  # llama.cpp's
     has_slots = type(props.get("total_slots")) is int
-    number = props.get("build_info") if has_slots else version.get("version")
+    number = props.get("build_info") if has_slots else said.get("version")
     return Server(
         engine=page.engine or ("llamacpp" if has_slots else ""),
         version=number if isinstance(number, str) else "",
-        front_end=next((title for field, title in FRONT_ENDS.items() if field in version), ""),
+        front_end=gateless_front_end(said),
         gate=str(health.get("mode", "")),
         pool_tokens=page.total_tokens,
     )

@@ -2,7 +2,9 @@
 
 vLLM's front end in Rust drops headers and fields that it does not know. Of those that it knows, ``X-Session-ID`` is
 overruled by a ``session_id`` in the body, and is dropped if it is not ASCII. ``X-Request-Id`` overrules the body;
-thousands of characters of it arrive as they were, and what the engine adds stands before and behind them.
+thousands of characters of it arrive as they were, and what the engine adds stands before and behind them. SGLang
+with several tokenizer workers hands no header on but ``x-smg-routing-key``, as it is: on OpenAI's and Anthropic's
+routes. The same text rides there.
 """
 
 import re
@@ -14,6 +16,7 @@ from controlplane.core.model.text import sanitize
 
 REQUEST_ID_HEADER = "x-request-id"
 RANK_HEADER = "x-data-parallel-rank"  # by which that front end sends a request to one of its ranks
+CARRIERS = (REQUEST_ID_HEADER, "x-smg-routing-key")
 _MARK = "penstock"
 _CARRIED = re.compile(
     rf".*{_MARK}:([0-9a-f]{{32}}):([^:]+):([0-9a-f-]{{0,55}}):", re.DOTALL
@@ -31,7 +34,7 @@ class Carried:
 
 
 def request_id_with(carried: Carried, own: str = "") -> str:
-    """The value of ``REQUEST_ID_HEADER`` that carries it: ``own``, what the client calls its request, and that.
+    """The value of each of ``CARRIERS`` that carries it: ``own``, what the client calls its request, and that.
 
     ASCII alone, whatever they hold: ``OWN:penstock:TURN:PROGRAM:TRACE:``.
     """

@@ -1,5 +1,6 @@
 """What the doctor finds of an engine whose front end has no place for a gate: whether the other half works."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
@@ -10,24 +11,26 @@ from controlplane.core.model.errors import ControlPlaneError
 from controlplane.core.model.events import NO_PLUGIN
 from controlplane.core.model.places import server_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
-from controlplane.fleet.upstream import FRONT_ENDS
+from controlplane.fleet.upstream import SAYING, gateless_front_end
 from controlplane.operate.finding import Finding, bad, look, ok
 from controlplane.transport.loopback import open_url
 
 _SPEAKS_WITHIN_NS = seconds(15)  # an engine tells of its pool once a second
 _INSTALL = "install penstock in the engine's environment, with the daemon's PENSTOCK_NODE; its log says more"
-_VERIFY = "python -m engine_hooks.vllm.verify, in the engine's environment"
+_VERIFY = "python -m engine_hooks.vllm.verify, or .sglang.verify, in the engine's environment"
 
 
 def front_end_of(url: str, timeout_s: float) -> str:
     """What serves HTTP there, where that is known to have no place for a gate; empty for anything else."""
-    try:
-        with open_url(f"{url.rstrip('/')}/version", timeout_s) as answer:
-            version = json.load(answer)
-    except (OSError, ValueError, HTTPException):
-        return ""
-    said = version if isinstance(version, dict) else {}
-    return next((title for field, title in FRONT_ENDS.items() if field in said), "")
+    for path in SAYING:
+        with (
+            contextlib.suppress(OSError, ValueError, HTTPException),
+            open_url(url.rstrip("/") + path, timeout_s) as it,
+        ):
+            said = json.load(it)
+            if found := gateless_front_end(said if isinstance(said, dict) else {}):
+                return found
+    return ""
 
 
 def check_scheduler(url: str, front_end: str, node: str, engines: Callable[[], Sequence[Any]]) -> Iterator[Finding]:

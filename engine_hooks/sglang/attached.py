@@ -15,7 +15,7 @@ from engine_hooks.sglang.engine_view import EngineView, extended_tokens
 from engine_hooks.sglang.host_tier import HostTier
 from engine_hooks.sglang.light_sleep import lighten
 from engine_hooks.sglang.moves import TierMoves
-from engine_hooks.sglang.ranks import rank_of_scheduler
+from engine_hooks.sglang.processes import rank_of_scheduler
 from engine_hooks.sglang.steering import SglangSteering
 
 _LEAST_ROOM_TOKENS = 8

@@ -10,7 +10,7 @@ from controlplane.core.model.places import rank_of
 from controlplane.gate import GatedRequest
 from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, ungated_labels
 from engine_hooks.guard import Guard
-from engine_hooks.sglang.ranks import CHOSEN
+from engine_hooks.sglang.processes import CHOSEN
 
 
 def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:

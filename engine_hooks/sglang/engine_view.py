@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine_hooks.engine.labels import PROGRAM, carried_labels
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.sglang.late_key import LateKey
+from engine_hooks.sglang.processes import no_gate
 
 ALL = 1 << 40  # tokens: more than any pool has
 _ASKED = {"FULL": "num_tokens", "SWA": "swa_num_tokens", "MAMBA": "mamba_num"}  # of an eviction, by component
@@ -20,6 +22,7 @@ class EngineView(View):
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
+        self._has_http_side = not no_gate(scheduler.server_args)
         self.page_tokens = int(getattr(scheduler, "page_size", 1) or 1)
         self.context_tokens = int(getattr(scheduler, "max_req_len", 0) or 0)
 
@@ -190,11 +193,17 @@ class EngineView(View):
         return rid
 
     def labels_of(self, request: Any) -> Mapping[str, Any]:
+        """Without our part in the HTTP process clients write there unchecked: they may name a program, no more."""
         params = getattr(request.sampling_params, "custom_params", None)
-        return params if isinstance(params, dict) else {}
+        written = params if isinstance(params, dict) else {}
+        if self._has_http_side:
+            return written
+        carried = carried_labels(request.routing_key or "") or carried_labels(request.rid)
+        return carried or {name: written[name] for name in (PROGRAM,) if name in written}
 
     def session_of(self, request: Any) -> object:
-        return getattr(request, "routing_key", None)
+        """The header ``x-smg-routing-key``; and ``session_id`` in the body, which marks SGLang's own sessions."""
+        return request.routing_key or getattr(request, "session_id", None)
 
     def prompt_tokens(self, request: Any) -> int:
         return len(request.origin_input_ids)

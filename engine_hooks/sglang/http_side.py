@@ -12,7 +12,7 @@ from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.carrier import carrier
-from engine_hooks.sglang.ranks import ranks_of
+from engine_hooks.sglang.processes import ranks_of
 from engine_hooks.sglang.targets import GENERATE, TERMINATE
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
 

@@ -11,8 +11,8 @@ from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.lockstep import StepMessage
 from engine_hooks.sglang.peers import Peers
+from engine_hooks.sglang.processes import no_gate, rank_of_scheduler
 from engine_hooks.sglang.ranked import Ranked
-from engine_hooks.sglang.ranks import rank_of_scheduler
 from engine_hooks.sglang.targets import (
     BATCH,
     BROADCAST,
@@ -65,6 +65,8 @@ class SchedulerSide:
         self.attached = attached = Attached(*common) if peers is None else Ranked(*common, peers)
         attached.begin()
         if self._speaks:
+            if self._settings.obeys and (lacks := no_gate(scheduler.server_args)):
+                log.warning("penstock: no gate in this server: %s", lacks)
             log.info("penstock: probe on, node %s, pool of %d tokens", self._settings.node, attached.pool_tokens)
 
     def _why_passive(self, scheduler: Any, peers: Peers | None) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import DISAGGREGATED, Problem, line, resolve
-from engine_hooks.sglang.ranks import unproven_ranks
+from engine_hooks.sglang.processes import unproven_ranks
 from engine_hooks.sglang.targets import SUPPORTED_VERSIONS, TARGETS
 
-_UNPROVEN = {  # server arguments, and the most that is tested
-    "pp_size": 1,
-    "attn_cp_size": 1,
-    "nnodes": 1,
+_UNPROVEN = {  # server arguments that may be 1 at most, and why
+    "pp_size": "rank 0's word, by which ranks decide alike, reaches the first stage and is not handed on",
+    "attn_cp_size": "that ranks which share a context's tokens hold alike has not been tried",
+    "nnodes": "ranks on several hosts have not been tried",
 }
 
 
@@ -51,11 +51,11 @@ def unbound(hooks: Mapping[str, Callable[..., Any]], feature: Feature = Feature.
 
 def unproven(server_args: Any) -> str:
     """Why the plugin stays passive with these server arguments; empty if it need not."""
-    for name, most in _UNPROVEN.items():
-        value = getattr(server_args, name, most)
-        if isinstance(value, int) and value > most:
-            return f"{name}={value} is not supported yet, at most {most} is"
-    if why := unproven_ranks(server_args) or _no_gate(server_args):
+    for name, why in _UNPROVEN.items():
+        value = getattr(server_args, name, 1)
+        if isinstance(value, int) and value > 1:
+            return f"{name}={value} is not supported yet: {why}"
+    if why := unproven_ranks(server_args):
         return why
     mode = getattr(server_args, "disaggregation_mode", "null")
     if mode not in (None, "null"):
@@ -69,14 +69,6 @@ def unknown_tree(tree: Any) -> str:
     if hasattr(tree, "tree_core") and components and components[0].name == "FULL":
         return ""
     return f"its cache is {type(tree).__name__}, and only a radix tree with full attention in it is known"
-
-
-def _no_gate(server_args: Any) -> str:
-    """Several HTTP processes are started by importing the application anew, and plugins are not loaded there."""
-    workers = getattr(server_args, "tokenizer_worker_num", 1)
-    if isinstance(workers, int) and workers > 1:
-        return f"tokenizer_worker_num={workers}: SGLang loads no plugin in these processes, so there is no gate"
-    return ""
 
 
 def _is_bound(function: Any, hook: Callable[..., Any]) -> bool:

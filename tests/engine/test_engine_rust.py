@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -68,21 +69,26 @@ def test_what_the_scheduler_alone_can_do_it_does(
     as_with_a_gate(rust_engine, bus)
 
 
+async def doctor_of(daemon: Any, bus: Bus, engine: EngineServer) -> dict[str, dict[str, str]]:
+    """The doctor's findings of an engine without a gate, once the daemon has noted that."""
+
+    def doctor() -> dict[str, dict[str, str]]:
+        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", engine.url, "--json")
+        return {finding["what"]: finding for finding in json.loads(said.stdout)}
+
+    async def noted() -> bool:
+        return "no gate" in await asyncio.to_thread(doctor)
+
+    await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
+    return await asyncio.to_thread(doctor)
+
+
 def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:
     daemon = bus.daemon()
 
-    def doctor() -> dict[str, dict[str, str]]:
-        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", rust_engine.url, "--json")
-        return {finding["what"]: finding for finding in json.loads(said.stdout)}
-
     async def story(scene: Scene) -> None:
         await scene.chat("unasked", "w1")
-
-        async def noted() -> bool:
-            return "no gate" in await asyncio.to_thread(doctor)
-
-        await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
-        found = await asyncio.to_thread(doctor)
+        found = await doctor_of(daemon, bus, rust_engine)
         place = f"{NODE}/engine-{rust_engine.port}"
         assert found["no gate"]["found"].startswith(f"no gate is before {place}: ")
         assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")

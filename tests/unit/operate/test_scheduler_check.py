@@ -84,6 +84,8 @@ def serving(body: bytes) -> Iterator[str]:
     [
         (b'{"version":"0.32.0","rust_frontend_version":"0.32.0"}', "vLLM's Rust front end"),
         (b'{"version":"0.32.0"}', ""),
+        (b'{"version":"0.5.23","tokenizer_worker_num":1}', ""),
+        (b'{"version":"0.5.23","tokenizer_worker_num":2}', "SGLang with several tokenizer workers"),
         (b"[]", ""),
         (b"7", ""),
         (b"<html>", ""),

@@ -280,6 +280,7 @@ def scheduler_double(tree: TreeDouble, *, host: bool = True) -> Any:
     """A scheduler with that tree, as far as ``EngineView`` looks."""
     return SimpleNamespace(
         tree_cache=tree,
+        server_args=SimpleNamespace(),
         page_size=1,
         max_total_num_tokens=tree.pool_tokens,
         enable_hierarchical_cache=host,

@@ -1,4 +1,4 @@
-"""SGLang's data-parallel ranks: schedulers behind one HTTP server, each with a pool and a tree of its own."""
+"""The processes of one SGLang server: its front ends, and its data-parallel ranks, each with a pool of its own."""
 
 from typing import Any
 
@@ -20,17 +20,30 @@ def rank_of_scheduler(scheduler: Any) -> int | None:
     return int(get_parallel().dp_rank)
 
 
+def no_gate(server_args: Any) -> str:
+    """Why no gate can be in the server with these arguments; empty if one can. Its scheduler is steered anyway.
+
+    Several HTTP processes are started by importing the application anew, and plugins are not loaded there.
+    """
+    workers = getattr(server_args, "tokenizer_worker_num", 1)
+    if not isinstance(workers, int) or workers < 2:
+        return ""
+    where = f"in {workers} tokenizer workers SGLang loads no plugin"
+    return f"{where}; `penstock gate --upstream URL` runs one before it"
+
+
 def unproven_ranks(server_args: Any) -> str:
     """Why the plugin stays passive with this server's ranks; empty if it need not."""
     ranks = ranks_of(server_args)
     if ranks < 2:
         return ""
     if getattr(server_args, "enable_dp_attention", False):
-        return f"dp_size={ranks} with enable_dp_attention is not supported yet: its ranks are parts of one engine"
+        why = "all ranks would hear rank 0's word, and each has a pool of its own and needs its own"
+        return f"dp_size={ranks} with enable_dp_attention is not supported yet: {why}"
     for name in ("tp_size", "pp_size"):
         size = getattr(server_args, name, 1)
         if isinstance(size, int) and size > 1:
-            return f"dp_size={ranks} together with {name}={size} is not supported yet"
+            return f"dp_size={ranks} together with {name}={size} is not supported yet: it has not been tried"
     if getattr(server_args, "max_ep_size", None) or getattr(server_args, "elastic_ep_backend", None):
         return (
             f"dp_size={ranks} with elastic ranks is not supported yet: a turn sent to one that left ends the server"

@@ -1,0 +1,88 @@
+"""SGLang with several tokenizer workers: the plugin is in none of them, and its scheduler obeys alone.
+
+What a gate would hold passes at once; a gate outside names turns in a header that reaches the scheduler.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import test_engine_events
+import test_engine_policies
+import test_engine_retention
+from engine_scene import FCFS, Bus, Scene, play
+from engine_server import EngineServer, Launch
+from engine_versions import on
+from test_engine_rust import doctor_of
+
+from controlplane.core.model.events import TurnEnded, TurnSubmitted
+from controlplane.gate.request_ids import Carried, request_id_with
+from controlplane.gate.requests import new_turn_id
+
+pytestmark = on("sglang")
+
+
+class SeveralWorkers(EngineServer):
+    """One SGLang server that takes requests in two processes."""
+
+    has_gate = False
+    session_header = "x-smg-routing-key"
+
+
+@pytest.fixture(scope="module")
+def workers(launch: Launch) -> Iterator[EngineServer]:
+    yield from launch("workers", "--tokenizer-worker-num", "2", server_class=SeveralWorkers)
+
+
+@pytest.mark.parametrize(
+    "as_with_a_gate",
+    [
+        test_engine_retention.test_who_is_retained_hits_where_others_miss,
+        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
+        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
+        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
+        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
+        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_what_the_scheduler_alone_can_do_it_does(
+    as_with_a_gate: Callable[[EngineServer, Bus], None], workers: EngineServer, bus: Bus
+) -> None:
+    as_with_a_gate(workers, bus)
+
+
+def test_doctor_and_log_say_which_half_works(workers: EngineServer, bus: Bus) -> None:
+    daemon = bus.daemon()
+
+    async def story(scene: Scene) -> None:
+        await scene.chat("unasked", "w1")
+        found = await doctor_of(daemon, bus, workers)
+        assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")
+        assert "SGLang with several tokenizer workers has no place for one" in found["gate"]["found"]
+
+    play(story, workers, bus)
+    assert "penstock: no gate in this server: in 2 tokenizer workers SGLang loads no plugin" in workers.log
+
+
+def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(workers: EngineServer, bus: Bus) -> None:
+    async def story(scene: Scene) -> None:
+        asked = {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 2, "model": "default"}
+        claims = {"custom_params": {"program_id": "x", "penstock_turn": "x", "penstock_parent": "x"}}
+        for path, asks in (
+            ("chat/completions", {**asked, **claims, "session_id": "other", "rid": new_turn_id()}),
+            ("completions", {"model": "default", "prompt": "w1", "max_tokens": 2, **claims}),
+            ("messages", asked),
+        ):
+            carried = Carried(
+                turn_id=new_turn_id(), program_id=f"\N{LATIN SMALL LETTER U WITH DIAERESIS}ber {path}"
+            )
+            reply = await scene.post(f"/v1/{path}", asks, x_smg_routing_key=request_id_with(carried, "mine"))
+            assert reply.status == 200, path
+            ended = await scene.until(TurnEnded, turn_id=carried.turn_id)
+            assert ended.program_id == carried.program_id
+        reply = await scene.post("/v1/chat/completions", {**asked, **claims})
+        ended = await scene.until(TurnEnded, program_id="x")
+        assert (reply.status, ended.turn_id == "x") == (200, False), "it names a program, and nothing else"
+        assert not [event for event in scene.heard(TurnSubmitted) if event.program_id == "other"]
+
+    play(story, workers, bus, FCFS)
