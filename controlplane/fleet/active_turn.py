@@ -10,6 +10,7 @@ from controlplane.fleet.watched_reply import WatchedReply
 from controlplane.gate.gate import Gate
 from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms, is_retried
 from controlplane.gate.tickets import Ticket
+from controlplane.gate.usage import Usage
 
 _COMES_WITHIN_S = 5.0  # Envoy begins to show a turn as it sends it on
 
@@ -27,17 +28,15 @@ class Turns(Protocol):
     def first_byte(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
         """The engine answers, with that HTTP status."""
 
-    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
+    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int, usage: Usage | None = None) -> None:
         """The answer is over. Unless its bytes are observed, it may also have been cut after its first.
 
-        ``status`` is 0 where the proxy tells the picker nothing of answers.
+        ``status`` is 0 where the proxy tells the picker nothing of answers; ``usage`` is what the answer says of
+        its size.
         """
 
     def cut(self, ticket: Ticket, engine: Engine, now_ns: int) -> None:
         """The client left, or the engine was lost, before the answer began or, as far as is known, was whole."""
-
-    def passed(self, turn_id: str, data: bytes, now_ns: int) -> None:
-        """Some bytes of that turn's answer went by; told only where a second filter of the proxy observes them."""
 
 
 class ActiveTurn:
@@ -54,7 +53,7 @@ class ActiveTurn:
         turns: Turns,
         now_ns: Callable[[], int],
         afterwards: Callable[[], None],
-        reply: WatchedReply | None = None,
+        reply: WatchedReply,
     ) -> None:
         self.ticket, self.engine = ticket, engine
         self._hold_ns, self._is_last = hold_ns, is_last
@@ -69,8 +68,7 @@ class ActiveTurn:
 
     def answered(self, status: int, served_by: Engine | None, headers: Mapping[str, str]) -> bool:
         """The engine answers. True if it is another one than that first chosen."""
-        if self._reply is not None:
-            self._reply.begin(status, headers.items())
+        self._reply.begin(status, headers.items())
         now_ns = self._now_ns()
         elsewhere = served_by is not None and served_by.address != self.engine.address
         if served_by is not None and elsewhere:
@@ -89,13 +87,7 @@ class ActiveTurn:
     def passed(self, data: bytes, *, is_last: bool) -> None:
         """Some of the answer's bytes went by: from now on an answer without a last piece was cut."""
         self._is_whole = self.is_complete = is_last
-        if self._reply is not None:
-            self._reply.add(data, is_last=is_last)
-        self._turns.passed(self.ticket.turn_id, data, self._now_ns())
-
-    def ends_with_trailers(self) -> None:
-        """The answer's last piece came after its bytes."""
-        self._is_whole = self.is_complete = True
+        self._reply.add(data, is_last=is_last)
 
     def over(self, *, cut: bool = False) -> None:
         """The turn leaves the gate. ``cut``: unless it was answered, its client left or its engine was lost."""
@@ -108,11 +100,11 @@ class ActiveTurn:
         if not self._is_whole or (cut and not self._status):
             self._turns.cut(self.ticket, self.engine, self._now_ns())
         else:
-            self._turns.ended(self.ticket, self.engine, self._status, self._now_ns())
+            self._turns.ended(self.ticket, self.engine, self._status, self._now_ns(), self._reply.usage)
         if self._is_last:
             if not is_retried(self._status):
                 self._gate.reply_read(self.ticket, (), is_last=True)
-        elif self._reply is not None and (tools := self._reply.called(self.ticket.program_id)) is not None:
+        elif (tools := self._reply.called(self.ticket.program_id)) is not None:
             self._gate.reply_read(self.ticket, tools)
 
 

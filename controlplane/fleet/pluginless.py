@@ -29,11 +29,10 @@ from controlplane.core.model.types import seconds
 from controlplane.emit.emitter import Emitter
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.roster import Engine, Roster
-from controlplane.fleet.usage import AnswerEnds, Usage
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.tickets import Ticket
+from controlplane.gate.usage import Usage
 
-_LAST_BYTES_S = 0.05  # they come on another stream than the news that the answer is over
 _RESTATE_NS = seconds(10)
 _CLOSE_S = 2.0
 _DEFAULT_OUTPUT_TOKENS = 256.0
@@ -49,9 +48,6 @@ class _Turn:
     blocks: int
     answered: bool = False
     status: int = 0
-    ends: AnswerEnds | None = None  # where its bytes are seen
-    waits: asyncio.TimerHandle | None = None  # for its last bytes: it is over otherwise
-    over_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,14 +56,28 @@ class _EngineState:
 
     publisher: Emitter
     prompts: PromptSizes = field(default_factory=PromptSizes)
-    counted: OrderedDict[str, int] = field(
-        default_factory=OrderedDict
-    )  # by turn: what its answer said of its prompt
+    # By turn: what its answer said of its prompt.
+    counted: OrderedDict[str, int] = field(default_factory=OrderedDict)
     output: MovingAverage = field(default_factory=lambda: MovingAverage(value=_DEFAULT_OUTPUT_TOKENS))
     block_tokens: int = 1
     api: EngineApi | None = None  # by which it obeys
     pool: str = ""  # where its pool's size is known from; empty: it is not known
     restated_ns: int = 0
+
+    def tokens(self, ticket: Ticket) -> int:
+        """About how many its prompt has."""
+        size = ticket.prompt
+        sender = sender_of(ticket.program_id, ticket.account)
+        return ceil(self.prompts.estimate(size, sender, self.counted.get(size.continues, 0)).tokens)
+
+    def learn(self, ticket: Ticket, usage: Usage) -> None:
+        """So many it had, as its answer says."""
+        self.output.add(usage.output_tokens)
+        size, sender = ticket.prompt, sender_of(ticket.program_id, ticket.account)
+        self.prompts.learn(size, sender, usage.prompt_tokens, self.counted.get(size.continues, 0))
+        self.counted[ticket.turn_id] = usage.prompt_tokens
+        if len(self.counted) > _MOST_COUNTED:
+            self.counted.popitem(last=False)
 
 
 class PluginlessEngines:
@@ -105,9 +115,6 @@ class PluginlessEngines:
     async def stop(self) -> None:
         """Publish no more: another one does, who knows nothing of the turns that are open here."""
         self._leads = False
-        for turn in self._turns.values():
-            if turn.waits is not None:
-                turn.waits.cancel()
         self._turns.clear()
         for place in list(self._states):
             self._close(place)
@@ -155,12 +162,7 @@ class PluginlessEngines:
         engine_state = self._states.get(engine.place)
         if engine_state is None or ticket.turn_id in self._turns:
             return
-        size = ticket.prompt
-        tokens = ceil(
-            engine_state.prompts.estimate(
-                size, sender_of(ticket.program_id, ticket.account), engine_state.counted.get(size.continues, 0)
-            ).tokens
-        )
+        tokens = engine_state.tokens(ticket)
         blocks = ceil((tokens + engine_state.output.value) / engine_state.block_tokens)
         turn = self._turns[ticket.turn_id] = _Turn(
             ticket=ticket, place=engine.place, began_ns=now_ns, prompt_tokens=tokens, blocks=blocks
@@ -171,7 +173,7 @@ class PluginlessEngines:
                 program_id=ticket.program_id,
                 turn_id=ticket.turn_id,
                 projected_blocks=blocks,
-                prompt_tokens=size.prompt_tokens,
+                prompt_tokens=ticket.prompt.prompt_tokens,
                 trace=ticket.trace,
             ),
         )
@@ -187,69 +189,37 @@ class PluginlessEngines:
         if _is_ok(status):
             self._emit(turn, FirstToken(program_id=ticket.program_id, turn_id=ticket.turn_id))
 
-    def passed(self, turn_id: str, data: bytes, now_ns: int) -> None:
-        """Some bytes of that turn's answer went by."""
-        turn = self._turns.get(turn_id)
+    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int, usage: Usage | None = None) -> None:
+        """The answer is over. ``status`` 0: there was none, unless the proxy never tells any."""
+        turn = self._turns.pop(ticket.turn_id, None)
         if turn is None:
             return
-        if turn.ends is None:
-            turn.ends = AnswerEnds()
-        turn.ends.add(data)
-        if turn.waits is not None and (turn.ends.is_over or turn.ends.usage() is not None):
-            self._end(turn_id, turn.status)
-
-    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
-        """The answer is over. ``status`` 0: there was none, unless the proxy never tells any."""
-        turn = self._turns.get(ticket.turn_id)
-        if turn is None or turn.waits is not None:
+        status = status or turn.status
+        engine_state, ok = self._states.get(turn.place), _is_ok(status) or (status == 0 and not self._has_status)
+        if usage is None or not ok:
+            output = round(engine_state.output.value) if engine_state is not None and ok else 0
+            told = Usage(prompt_tokens=turn.prompt_tokens, output_tokens=output)
+            self._emit_end(turn, told, now_ns, ok=ok)
             return
-        turn.status, turn.over_ns = status or turn.status, now_ns
-        ends = turn.ends
-        if ends is None or ends.is_over or ends.usage() is not None:
-            self._end(ticket.turn_id, turn.status)
-        else:
-            loop = asyncio.get_running_loop()
-            turn.waits = loop.call_later(_LAST_BYTES_S, self._end, ticket.turn_id, turn.status)
+        if engine_state is not None:
+            engine_state.learn(ticket, usage)
+        if usage.cached_tokens is not None:  # told late, and it is what thrashing is known by
+            self._emit(
+                turn,
+                FirstToken(
+                    program_id=ticket.program_id,
+                    turn_id=ticket.turn_id,
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                ),
+            )
+        self._emit_end(turn, usage, now_ns, ok=True, estimated=False)
 
     def cut(self, ticket: Ticket, engine: Engine, now_ns: int) -> None:
         """The client left, or the engine was lost, before there was an answer."""
         turn = self._turns.pop(ticket.turn_id, None)
         if turn is not None:
             self._emit_end(turn, Usage(prompt_tokens=turn.prompt_tokens, output_tokens=0), now_ns, ok=False)
-
-    def _end(self, turn_id: str, status: int) -> None:
-        turn = self._turns.pop(turn_id)
-        if turn.waits is not None:
-            turn.waits.cancel()
-        engine_state, ok = self._states.get(turn.place), _is_ok(status) or (status == 0 and not self._has_status)
-        usage = turn.ends.usage() if turn.ends is not None and ok else None
-        estimated = usage is None
-        if usage is None:
-            output = round(engine_state.output.value) if engine_state is not None and ok else 0
-            usage = Usage(prompt_tokens=turn.prompt_tokens, output_tokens=output)
-        elif engine_state is not None:
-            engine_state.output.add(usage.output_tokens)
-            size, known = turn.ticket.prompt, engine_state.counted
-            engine_state.prompts.learn(
-                size,
-                sender_of(turn.ticket.program_id, turn.ticket.account),
-                usage.prompt_tokens,
-                known.get(size.continues, 0),
-            )
-            known[turn_id] = usage.prompt_tokens
-            if len(known) > _MOST_COUNTED:
-                known.popitem(last=False)
-        if usage.cached_tokens is not None:  # told late, and it is what thrashing is known by
-            self._emit(
-                turn,
-                FirstToken(
-                    program_id=turn.ticket.program_id,
-                    turn_id=turn_id,
-                    prompt_tokens=usage.prompt_tokens,
-                    cached_tokens=usage.cached_tokens,
-                ),
-            )
-        self._emit_end(turn, usage, turn.over_ns, ok=ok, estimated=estimated)
 
     def _emit_end(self, turn: _Turn, usage: Usage, now_ns: int, *, ok: bool, estimated: bool = True) -> None:
         self._emit(

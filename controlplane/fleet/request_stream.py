@@ -74,7 +74,7 @@ class RequestStream:
         self._is_awaiting = False
         self._is_last = False
         self._prompt: Prompt | None = None  # of a program with a name
-        self._reply: WatchedReply | None = None  # where its body told what is to be looked for
+        self._reply: WatchedReply  # from when it is known to be a turn
         self._continued = ""
         self._body_read = False
         self._body = b""  # a body that is to be sent back, or that fields may be set in
@@ -171,8 +171,10 @@ class RequestStream:
         """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
         if request.method not in GATED_METHODS or not request.has_body:
             return None
-        if turn_path(unquote(request.path)) not in self._picker.paths:
+        path = turn_path(unquote(request.path))
+        if path not in self._picker.paths:
             return None
+        self._reply = WatchedReply(self._picker.replies, path)
         if request.body_mode in (BUFFERED, DUPLEX):
             return await self._ticket_of_body(request, encoding_of(request.headers))
         identity = self._picker.gate.tenants.identify(request.headers, None)
@@ -420,5 +422,5 @@ class RequestStream:
         if turn is not None and kind == "response_body":
             turn.passed(message.response_body.body, is_last=message.response_body.end_of_stream)
         elif turn is not None and kind == "response_trailers":
-            turn.ends_with_trailers()
+            turn.passed(b"", is_last=True)
         return {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from controlplane.gate.reply_forms import Reply, form_of, stop_sequences
 from controlplane.gate.reply_stream import Documents
+from controlplane.gate.usage import Usage, usage_of
 from controlplane.tool_calls.calls import tools_called
 
 _MOST_PROGRAMS = 65_536
@@ -56,6 +57,11 @@ class ReplyTape:
     def reply(self) -> Reply | None:
         """What the reply says; None if it cannot be read, or was cut."""
         return self._reply if self._is_complete else None
+
+    @property
+    def usage(self) -> Usage | None:
+        """What it has said of its size so far; None if nothing."""
+        return usage_of(self._reply.sizes) if self._reply is not None else None
 
     @property
     def refusal(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.gate.problems import ANTHROPIC_PATH
+from controlplane.gate.usage import sizes_in
 from controlplane.tool_calls.calls import MOST_CHARACTERS, called_name
 
 _MOST_CALLS = 256
@@ -66,6 +67,7 @@ class Reply:
     ends: dict[int, str] = field(default_factory=dict)  # why each choice ended, in the API's word
     failed: bool = False  # it tells of an error
     unclear: bool = False  # something in it may be for the client to act on
+    sizes: dict[str, Any] = field(default_factory=dict)  # as ``usage.sizes_in`` gives them
     _open: dict[tuple[int, Any], Call] = field(default_factory=dict)
 
     @property
@@ -268,6 +270,7 @@ class Form:
     def read(self, reply: Reply, document: object) -> None:
         """Add a document. Raises TypeError, AttributeError or KeyError for one that is not of this form."""
         for number, part in enumerate(document if isinstance(document, list) else (document,)):
+            reply.sizes |= sizes_in(part)
             if part.get("error") or "error" in (part.get("type"), part.get("object")):
                 reply.failed = True
             else:

@@ -22,9 +22,11 @@ _OPENING, _CLOSING = ("start_map", "start_array"), ("end_map", "end_array")
 _decode = msgspec.json.Decoder().decode
 
 _FIELDS = """
-action arguments choices cmd command commands content content_block custom delta done done_reason end_turn
-environment error execution finish_reason function function_call id index input item matched matched_stop message
-meta_info name object output partial_json phase refusal response script status stop_reason text tool_calls type
+action arguments cache_creation_input_tokens cache_read_input_tokens cached_tokens choices cmd command commands
+completion_tokens content content_block custom delta done done_reason end_turn environment error execution
+finish_reason function function_call id index input input_tokens input_tokens_details item matched matched_stop
+message meta_info name object output output_tokens partial_json phase prompt_tokens prompt_tokens_details
+refusal response script status stop_reason text tool_calls type usage
 """
 FIELDS = frozenset(_FIELDS.split())
 """The names of all fields, at any depth, from which ``reply_forms`` learns anything."""

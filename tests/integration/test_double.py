@@ -33,6 +33,7 @@ from controlplane.core.model.types import seconds
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate.tickets import Ticket
+from controlplane.gate.usage import sizes_in, usage_of
 from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.lab.experiment import Hardware
 from controlplane.transport import subjects
@@ -145,8 +146,7 @@ def _speaking_for(engine: Engine) -> tuple[Callable[[Any], None], list[Event]]:
         ticket = Ticket(turn_id=reply["id"], program_id=reply["id"], prompt=PromptSize(prompt_bytes=100))
         pluginless.began(ticket, engine, 1)
         pluginless.first_byte(ticket, engine, 200, 2)
-        pluginless.passed(ticket.turn_id, json.dumps(reply).encode(), 3)
-        pluginless.ended(ticket, engine, 200, 4)
+        pluginless.ended(ticket, engine, 200, 4, usage_of(sizes_in(reply)))
 
     return answered, published.events
 

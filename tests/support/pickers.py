@@ -18,6 +18,7 @@ from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.messages import SERVICE
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate import Gate, GateLimits, GateLink, Ticket
+from controlplane.gate.usage import Usage
 from controlplane.wire.heartbeat import Heartbeat
 
 Mode = ext_proc.ProcessingMode
@@ -34,7 +35,7 @@ def heartbeat(limit: int = 4, lease_s: float = 3600.0) -> Heartbeat:
 
 
 class TurnsDouble:
-    """Keeps what a picker tells of its turns, as (what, turn's program, place or bytes, status)."""
+    """Keeps what is told of turns, as (what, turn's program, place, status, the answer's usage if it has any)."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -45,14 +46,11 @@ class TurnsDouble:
     def first_byte(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
         self.told.append(("first_byte", ticket.program_id, engine.place, status))
 
-    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int) -> None:
-        self.told.append(("ended", ticket.program_id, engine.place, status))
+    def ended(self, ticket: Ticket, engine: Engine, status: int, now_ns: int, usage: Usage | None = None) -> None:
+        self.told.append(("ended", ticket.program_id, engine.place, status, *([usage] if usage else [])))
 
     def cut(self, ticket: Ticket, engine: Engine, now_ns: int) -> None:
         self.told.append(("cut", ticket.program_id, engine.place))
-
-    def passed(self, turn_id: str, data: bytes, now_ns: int) -> None:
-        self.told.append(("passed", turn_id, data))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from controlplane.fleet import active_turn
 from controlplane.fleet.messages import DESTINATION, SERVICE
 from controlplane.fleet.roster import Engine, Standing
 from controlplane.gate import Continuity
+from controlplane.gate.usage import Usage
 
 pytestmark = pytest.mark.asyncio
 
@@ -342,14 +343,14 @@ async def test_whoever_only_asks_gets_an_end_with_its_answer_and_another_stream_
         assert await asked.reply() is None and await asked.call.code() is grpc.StatusCode.OK
         assert it.gate.health()["running_turns"] == 1 and it.turns.told == [("began", "p", A.place)]
         watching = await shown(ask, own["x-penstock-turn-id"])
-        last = {"body": b"data: 1", "end_of_stream": True}
+        size = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 2}}'
+        last = {"body": size, "end_of_stream": True}
         await watching.send(response_body=last, observability_mode=True)
         await until(lambda: it.turns.told[-1][0] == "ended", "its end is told, though Envoy keeps the stream open")
         await watching.finish()
         assert it.turns.told[1:] == [
             ("first_byte", "p", A.place, 200),
-            ("passed", own["x-penstock-turn-id"], b"data: 1"),
-            ("ended", "p", A.place, 200),
+            ("ended", "p", A.place, 200, Usage(prompt_tokens=7, output_tokens=2)),
         ]
         assert it.gate.health()["running_turns"] == 0
 

@@ -21,15 +21,14 @@ from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.gate.tickets import Ticket
+from controlplane.gate.usage import Usage
 
 pytestmark = pytest.mark.asyncio
 
 PLAIN = Engine(place="east/engine-8000", address="10.0.0.1:8000", has_plugin=False)
 OTHER = Engine(place="east/engine-8001", address="10.0.0.1:8001", has_plugin=False, pool_tokens=4000)
 WITH_PLUGIN = Engine(place="west/engine-30000", address="10.0.0.2:30000")
-USAGE = (
-    b'{"usage": {"prompt_tokens": 500, "completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 384}}}'
-)
+USAGE = Usage(prompt_tokens=500, output_tokens=40, cached_tokens=384)
 
 
 class PublisherDouble:
@@ -75,15 +74,13 @@ class Bench:
         self.pluginless.began(ticket, engine, self.now_ns)
         return ticket
 
-    def turn(self, name: str, engine: Engine = PLAIN, status: int = 200, answer: bytes = b"") -> None:
+    def turn(self, name: str, engine: Engine = PLAIN, status: int = 200, usage: Usage | None = None) -> None:
         ticket = self.began(name, engine)
         self.now_ns += seconds(1)
         if status:
             self.pluginless.first_byte(ticket, engine, status, self.now_ns)
         self.now_ns += seconds(2)
-        if answer:
-            self.pluginless.passed(ticket.turn_id, answer, self.now_ns)
-        self.pluginless.ended(ticket, engine, status, self.now_ns)
+        self.pluginless.ended(ticket, engine, status, self.now_ns, usage)
 
 
 def kinds(events: list[Any]) -> list[str]:
@@ -103,7 +100,7 @@ async def test_a_turn_is_told_from_its_bytes_where_nobody_tells_its_tokens() -> 
 
 async def test_usage_tells_sizes_and_what_was_cached_and_the_next_turn_is_estimated_by_it() -> None:
     bench = Bench()
-    bench.turn("p", answer=USAGE)
+    bench.turn("p", usage=USAGE)
     assert kinds(bench.events()) == ["TurnSubmitted", "FirstToken", "FirstToken", "TurnEnded"]
     known, ended = bench.events()[2:]
     assert (known.prompt_tokens, known.cached_tokens) == (500, 384)
@@ -111,22 +108,6 @@ async def test_usage_tells_sizes_and_what_was_cached_and_the_next_turn_is_estima
     bench.turn("q")
     submitted = bench.events()[4]
     assert submitted.projected_blocks == 2000 // 4 + 16 + 40
-
-
-async def test_the_last_bytes_may_come_behind_the_news_of_the_end() -> None:
-    bench = Bench()
-    ticket = bench.began("p")
-    bench.pluginless.first_byte(ticket, PLAIN, 200, bench.now_ns)
-    bench.pluginless.passed("p.1", b'{"choices": [', bench.now_ns)
-    bench.pluginless.ended(ticket, PLAIN, 200, bench.now_ns)
-    assert kinds(bench.events())[-1] == "FirstToken", "it waits"
-    bench.pluginless.passed("p.1", b"], " + USAGE[1:], bench.now_ns)
-    assert bench.events()[-1].prompt_tokens == 500
-    bench.turn("q", answer=b'data: {"choices": []}\n\ndata: [DONE]\n\n')
-    assert kinds(bench.events())[-1] == "TurnEnded", "that was all of it"
-    bench.turn("r", answer=b"half an answ")
-    await until(lambda: kinds(bench.events())[-1] == "TurnEnded", "it waits no longer")
-    assert bench.events()[-1].turn_id == "r.1"
 
 
 async def test_failures_and_turns_that_were_cut_end_without_a_context() -> None:
@@ -214,7 +195,7 @@ async def test_a_controller_has_the_same_ledger_from_it_as_from_an_engine_that_t
     page = PoolPage(engine="vllm", total_tokens=16_000, free_tokens=16_000, block_tokens=1)
     bench.pluginless.sampled(PLAIN, page)
     bench.pluginless.sampled(OTHER, PoolPage(engine=""))
-    bench.turn("p", PLAIN, answer=USAGE)
+    bench.turn("p", PLAIN, usage=USAGE)
     bench.turn("q", OTHER)
     bench.began("r", OTHER)
     for one in bench.made:
