@@ -39,6 +39,9 @@ page: api/page http_server timeline_view timelines test_page test_http test_watc
 metrics, traces, alerts: instruments observe/metrics engine_metrics traces observe/telemetry test_telemetry grafana
   penstock.rules prometheus dashboard one_trace metrics_example monitoring alert
 findings: status/health test_health doctor
+a gate before any server: pluginless metrics_page checkup without-a-plugin outside upstream engine_api. engine_apis
+  engine_turn watched_reply scheduler_check cli/gate front_ends request_ids gate/usage test_usage
+llama.cpp: llamacpp
 control API, commands: control. control_ operate/ cli/watch cli/ask completion grpc daemon/api/ daemon/status
 recovery, replay: snapshot recovery. saving disk. test_disks frozen state_folder persisted set_aside recover
   wire/log log_replay cli/log event_log record-and-replay adr/0006
@@ -57,7 +60,6 @@ resources, environments: resource preparation environments. hygiene adr/0024
 tool slots: tool_slots slot_wait
 adapters: engine_hooks/tools unit/tools tests/agents examples/agents attach-an-agent reporter agent_env
 Kubernetes: kube in_cluster helm
-engines without a plugin: pluginless metrics_page fleet/usage checkup without-a-plugin
 fleet: fleet envoy ext_proc lease adr/0049 adr/0050 picker scale-on
 budgets, A/B: bench/
 sweeps: sweep examples/studies
