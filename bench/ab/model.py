@@ -13,24 +13,20 @@ from tiny_model import write_tiny_model
 
 from controlplane.lab.load.prompts import WORDS
 
+_20M: dict[str, Any] = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "20m": {
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 64,
-    },
-    "gemma3": {  # the 20m shape with five sliding windows and one full attention, each a KV cache group of its own
+    "20m": _20M,
+    "gemma3": {  # with five sliding windows and one full attention, each a KV cache group of its own
+        **_20M,
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 64,
         "query_pre_attn_scalar": 64,
         "sliding_window": 512,
         "layer_types": [*["sliding_attention"] * 5, "full_attention"],

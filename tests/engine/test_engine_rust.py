@@ -4,20 +4,16 @@ What a gate would hold passes at once; a gate outside names turns in their reque
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-import test_engine_events
-import test_engine_policies
-import test_engine_retention
 from engine_scene import FCFS, NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
+from scheduler_alone import AS_WITH_A_GATE, doctor_of
 from support.daemon_process import eventually, run_python
 from support.ports import free_port
 from test_engine_data_parallel import PROGRAMS, RANKS, TURNS, grow, heard_both, moved, places, where_they_ran
@@ -51,36 +47,11 @@ def rust_ranks(launch: Launch, has_front_end: None) -> Iterator[EngineServer]:
     yield from launch("rust-ranks", "--data-parallel-size", str(RANKS), server_class=RustFrontEnd)
 
 
-@pytest.mark.parametrize(
-    "as_with_a_gate",
-    [
-        test_engine_retention.test_who_is_retained_hits_where_others_miss,
-        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
-        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
-        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
-        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
-        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
-    ],
-    ids=lambda test: test.__name__,
-)
+@AS_WITH_A_GATE
 def test_what_the_scheduler_alone_can_do_it_does(
     as_with_a_gate: Callable[[EngineServer, Bus], None], rust_engine: EngineServer, bus: Bus
 ) -> None:
     as_with_a_gate(rust_engine, bus)
-
-
-async def doctor_of(daemon: Any, bus: Bus, engine: EngineServer) -> dict[str, dict[str, str]]:
-    """The doctor's findings of an engine without a gate, once the daemon has noted that."""
-
-    def doctor() -> dict[str, dict[str, str]]:
-        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", engine.url, "--json")
-        return {finding["what"]: finding for finding in json.loads(said.stdout)}
-
-    async def noted() -> bool:
-        return "no gate" in await asyncio.to_thread(doctor)
-
-    await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
-    return await asyncio.to_thread(doctor)
 
 
 def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:

@@ -6,13 +6,10 @@ What a gate would hold passes at once; a gate outside names turns in a header th
 from collections.abc import Callable, Iterator
 
 import pytest
-import test_engine_events
-import test_engine_policies
-import test_engine_retention
 from engine_scene import FCFS, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
-from test_engine_rust import doctor_of
+from scheduler_alone import AS_WITH_A_GATE, doctor_of
 
 from controlplane.core.model.events import TurnEnded, TurnSubmitted
 from controlplane.gate.request_ids import Carried, request_id_with
@@ -33,18 +30,7 @@ def workers(launch: Launch) -> Iterator[EngineServer]:
     yield from launch("workers", "--tokenizer-worker-num", "2", server_class=SeveralWorkers)
 
 
-@pytest.mark.parametrize(
-    "as_with_a_gate",
-    [
-        test_engine_retention.test_who_is_retained_hits_where_others_miss,
-        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
-        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
-        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
-        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
-        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
-    ],
-    ids=lambda test: test.__name__,
-)
+@AS_WITH_A_GATE
 def test_what_the_scheduler_alone_can_do_it_does(
     as_with_a_gate: Callable[[EngineServer, Bus], None], workers: EngineServer, bus: Bus
 ) -> None:

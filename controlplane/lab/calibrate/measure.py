@@ -130,11 +130,9 @@ async def _measure(url: str, plan: Plan, report: Report) -> Measured:
 
 async def _describe(url: str, http: aiohttp.ClientSession) -> Engine:
     info: Any = {}
-    for path in ("/server_info", "/get_server_info"):  # the second before 0.5.20
-        async with http.get(f"{url}{path}") as response:
-            if response.status == 200:
-                info = await response.json()
-                break
+    async with http.get(f"{url}/server_info") as response:
+        if response.status == 200:
+            info = await response.json()
     try:
         pool_tokens = int(info["max_total_num_tokens"])
         chunk_tokens = int(info.get("chunked_prefill_size") or 0)

@@ -1,0 +1,40 @@
+"""What is asked of a scheduler side whose server has no place for a gate."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import test_engine_events
+import test_engine_policies
+import test_engine_retention
+from engine_scene import TIMEOUT_S, Bus
+from engine_server import EngineServer
+from support.daemon_process import eventually
+
+AS_WITH_A_GATE = pytest.mark.parametrize(
+    "as_with_a_gate",
+    [
+        test_engine_retention.test_who_is_retained_hits_where_others_miss,
+        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
+        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
+        test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
+        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
+        test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
+    ],
+    ids=lambda test: test.__name__,
+)
+
+
+async def doctor_of(daemon: Any, bus: Bus, engine: EngineServer) -> dict[str, dict[str, str]]:
+    """The doctor's findings of an engine without a gate, once the daemon has noted that."""
+
+    def doctor() -> dict[str, dict[str, str]]:
+        said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", engine.url, "--json")
+        return {finding["what"]: finding for finding in json.loads(said.stdout)}
+
+    async def noted() -> bool:
+        return "no gate" in await asyncio.to_thread(doctor)
+
+    await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
+    return await asyncio.to_thread(doctor)
