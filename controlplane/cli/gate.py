@@ -26,9 +26,6 @@ def gate(
     node: Node = None,
     nats: NatsUrl = None,
     state_dir: StateDir = None,
-    time_scale: Annotated[
-        float, typer.Option("--time-scale", help="For demos: seconds of engine time that pass in one second.")
-    ] = 1.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Stand before any server that speaks OpenAI's or Anthropic's API, and hold turns as `penstock up` decides.
@@ -58,7 +55,6 @@ def gate(
         pool_tokens=pool_tokens,
         slot_save_path=slot_save_path,
         slot_save_bytes=int(slot_save_gib * (1 << 30)),
-        time_scale=time_scale,
         log_level=log_level,
     )
     daemon = [sys.executable, "-m", "controlplane", "up", "--log-level", log_level]
@@ -67,7 +63,6 @@ def gate(
         ("--preset", preset),
         ("--node", node),
         ("--state-dir", state_dir),
-        ("--time-scale", "" if time_scale == 1 else f"{time_scale:g}"),
     ):
         daemon += [name, value] if value else []
     run_gate(options, daemon)

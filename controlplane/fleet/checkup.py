@@ -20,10 +20,10 @@ from controlplane.eventloop import task_group
 from controlplane.fleet.metrics_page import PoolPage, read_page
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
+from controlplane.fleet.upstream import page_at
 from controlplane.gate.requests import HEALTH_PATH
 
 _HEALTH, _METRICS = "/health", "/metrics"
-_MOST_PAGE_BYTES = 16 << 20
 _NO_ANSWER = 0
 
 
@@ -143,17 +143,14 @@ class Checkup:
     async def _get(self, http: aiohttp.ClientSession, engine: Engine, seen: _Seen, path: str) -> tuple[int, str]:
         """The answer's status, ``_NO_ANSWER`` if there is none, and its text."""
         try:
-            async with http.get(f"http://{engine.address}{path}", allow_redirects=False) as answer:
-                data = await answer.content.read(_MOST_PAGE_BYTES) if answer.status == 200 else b""
-                while answer.status == 200 and (more := await answer.content.read(_MOST_PAGE_BYTES - len(data))):
-                    data += more
+            status, data = await page_at(http, engine.address, path)
         except TimeoutError:
             return _NO_ANSWER, ""  # its silence is counted elsewhere
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._fail(engine, seen, f"{path}: {error or type(error).__name__}")
             return _NO_ANSWER, ""
         seen.answered_ns = self._now_ns()
-        return answer.status, data.decode("utf-8", "replace")
+        return status, data.decode("utf-8", "replace")
 
     def _fail(self, engine: Engine, seen: _Seen, why: str) -> None:
         seen.failures += 1

@@ -56,7 +56,6 @@ class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = ""
     nats_url: str = ""
     pool_tokens: int = 0
-    time_scale: float = 1.0
     log_level: str = "info"
     slot_save_path: str = ""
     slot_save_bytes: int = 0
@@ -130,7 +129,7 @@ async def _serve(options: GateOptions, daemon: list[str]) -> None:
     folder = options.state_path / options.node / f"gate-{upstream.port}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        picker = _picker_address(folder)
+        picker = _address(folder / "picker.sock")
         envoy = _envoy(
             options, Engine(place=upstream.place(options.node), address=upstream.address), folder, picker
         )
@@ -167,7 +166,7 @@ def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> l
         endpoints=endpoints,
         name=f"{options.node}-gate",
         listen=options.listen,
-        admin=_own_page(folder),
+        admin=_address(folder / "envoy.sock"),
         health_path="",  # with one server there is nobody else to ask: what it answers is the answer
         watches_bodies=True,
     )
@@ -178,18 +177,11 @@ def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> l
     return [*command, "--concurrency", workers, "--disable-hot-restart"]
 
 
-def _picker_address(folder: Path) -> str:
-    return _socket(folder / "picker.sock") or f"127.0.0.1:{free_ports(1)[0]}"
-
-
-def _own_page(folder: Path) -> str:
-    return _socket(folder / "envoy.sock") or f"127.0.0.1:{free_ports(1)[0]}"
-
-
-def _socket(path: Path) -> str:
-    """Which nobody else on this machine reaches; empty where the kernel takes no such path."""
+def _address(path: Path) -> str:
+    """Of a socket there, which nobody else here reaches; of a port where the kernel takes no such path."""
     path = path.absolute()
-    return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
+    fits = len(bytes(path)) <= MOST_SOCKET_PATH_BYTES
+    return f"unix:{path}" if fits else f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def _refuse_if_taken(listen: str) -> None:

@@ -62,7 +62,7 @@ class OutsidePicker:
             self._bus,
             now_ns=clocks.awake_ns,
             role=f"gate-{self.upstream.port}",
-            limits=GateLimits(time_scale=options.time_scale, **limit_values(os.environ)),
+            limits=GateLimits(**limit_values(os.environ)),
             tenant_header=os.environ.get(TENANT_HEADER_VARIABLE, ""),
         )
         self.pluginless = PluginlessEngines(self.roster, self._publisher, now_ns=clocks.awake_ns)

@@ -84,18 +84,23 @@ def gateless_front_end(said: Mapping[str, Any]) -> str:
     return "SGLang with several tokenizer workers" if isinstance(workers, int) and workers > 1 else ""
 
 
+async def page_at(http: aiohttp.ClientSession, address: str, path: str) -> tuple[int, bytes]:
+    """A page's status, and what it says if that is 200. Raises as ``aiohttp`` does."""
+    data = b""
+    async with http.get(f"http://{address}{path}", allow_redirects=False) as answer:
+        while answer.status == 200 and (more := await answer.content.read(_MOST_BYTES - len(data))):
+            data += more
+        return answer.status, data
+
+
 async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server | None:
     """What answers there; None while nobody does."""
-    pages: dict[str, Any] = {}
+    pages: dict[str, bytes] = {}
     for path in (*SAYING, HEALTH_PATH, _METRICS, _PROPS):
         try:
-            async with http.get(f"http://{upstream.address}{path}", allow_redirects=False) as answer:
-                data = await answer.content.read(_MOST_BYTES) if answer.status == 200 else b""
-                while answer.status == 200 and (more := await answer.content.read(_MOST_BYTES - len(data))):
-                    data += more
+            _, pages[path] = await page_at(http, upstream.address, path)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return None
-        pages[path] = data
     said = {name: value for path in SAYING for name, value in _object(pages[path]).items()}
     health = _object(pages[HEALTH_PATH])
     try:
