@@ -1,7 +1,7 @@
 """A plugin of SGLang for the engine tests: gpt-oss's shape on a CPU, whose attention SGLang does not have there.
 
-A stand-in: torch's attention is taken for the one that SGLang allows, without the sinks, and a window's layers read
-their pool by full attention's places, so that both pools must be of one size. Tree, pools and scheduler are SGLang's.
+A stand-in: torch's attention is taken for the one that SGLang allows, without the sinks. A window's layers read
+their pool by full attention's places: both pools must be of one size. Tree, pools and scheduler are SGLang's.
 """
 
 from typing import Any
