@@ -67,14 +67,15 @@ class EngineView(View):
         """A turn left a context of so many. True: a block stands for another number of tokens from now on."""
         if tokens:
             self._usual.add(tokens)
-        before, tokens = self.page_tokens, round(self._usual.value) or self.context_tokens
-        if abs(self.groups.page_of(tokens) - before) * _PAGE_CHANGES < before:
+        tokens, before = round(self._usual.value) or self.context_tokens, self.page_tokens
+        if abs(self.groups.page_of(tokens) - self._page) * _PAGE_CHANGES < self._page:
             return False
         self._set_page(tokens)
         return self.page_tokens != before
 
     def _set_page(self, tokens: int) -> None:
-        self.page_tokens, self._unhashed = self.groups.page_of(tokens), self.groups.unhashed_of(tokens)
+        self._page, self._unhashed = self.groups.page_of(tokens), self.groups.unhashed_of(tokens)
+        self.page_tokens = max(1, round(self._page))
 
     @property
     def chunk_tokens(self) -> int:

@@ -118,10 +118,10 @@ class Groups:
 
     # Sizes
 
-    def page_of(self, tokens: int) -> int:
+    def page_of(self, tokens: int) -> float:
         """How many tokens a block stands for where contexts have so many: they take blocks in each group."""
         blocks = sum(_held(each, tokens) for each in self._managers)
-        return max(1, round(tokens / blocks)) if blocks else self._hash_tokens
+        return tokens / blocks if blocks else self._hash_tokens
 
     def most_blocks(self, chunk_tokens: int, turns: int) -> int:
         """How many blocks a step takes at most that prefills so many tokens, or gives each of so many turns one."""
@@ -202,7 +202,7 @@ class OneFullGroup(Groups):
                     break
         return found
 
-    def page_of(self, tokens: int) -> int:
+    def page_of(self, tokens: int) -> float:
         return self._hash_tokens
 
     def unhashed_of(self, tokens: int) -> int:

@@ -144,7 +144,8 @@ class Walk:
 
     def begin(self) -> None:
         """A program's next turn; one that has grown large, or sometimes any, begins anew."""
-        program, rng = self._program(), self.random
+        rng, pinned = self.random, list(self.attached._pins.programs)
+        program = rng.choice(pinned) if pinned and rng.random() < 0.5 else self._program()
         if program in self.turns.values():
             return
         context, output = self.contexts[program], rng.choice((1, 5, 20, 80, 200))
@@ -261,12 +262,7 @@ class Walk:
         self.scheduler.update_from_output(output, made)
         for name, request in requests.items():
             if request.is_finished() and name in self.turns:
-                program = self.turns[name]
-                self.contexts[program] = list(request.all_token_ids)
-                context, unit = self.attached._contexts.find(program), self.scheduler.block_size
-                if context is not None:
-                    wanted = (request.num_prompt_tokens - 1) // unit * unit
-                    self.counts["whole prompts" if self._hit(context.key.hashes) >= wanted else "lost prompts"] += 1
+                self.contexts[self.turns[name]] = list(request.all_token_ids)
                 self._over(name)
 
     def _over(self, name: str) -> None:

@@ -179,6 +179,11 @@ def test_a_pin_may_be_renewed_until_the_programs_next_turn_is_scheduled(engine: 
     assert engine.attached._pins.tokens == 0
 
 
+def test_the_health_page_tells_of_each_group(engine: Engine) -> None:
+    told: Any = engine.side.account()["kv_cache_groups"]
+    assert told == ["group 0: FullAttentionManager, blocks of 4 tokens: every block is kept"]
+
+
 def test_what_is_discarded_is_given_out_first_and_shared_blocks_stay(engine: Engine) -> None:
     engine.turn("other", "a1 a2 x3")
     engine.turn("freed", A)
