@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from subprocess import DEVNULL
@@ -24,7 +25,7 @@ from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.daemon.process.exec_bound import ends_with_us
 from controlplane.daemon.process.host_probe import usable_cpus
 from controlplane.daemon.process.installed import last_line
-from controlplane.daemon.process.instance_lock import holder
+from controlplane.daemon.process.instance_lock import holder, only_holder
 from controlplane.daemon.process.logs import logger
 from controlplane.daemon.process.ports import free_ports
 from controlplane.daemon.process.sd_notify import Supervisor
@@ -32,11 +33,13 @@ from controlplane.eventloop import on_signals, run, task_group
 from controlplane.files import replace_file
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
 from controlplane.fleet.roster import Engine, host_and_port
-from controlplane.fleet.upstream import upstream_of
+from controlplane.fleet.upstream import Upstream, ip_and_port, upstream_of
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import HEALTH_PATH
 from controlplane.gate.variables import limit_values
 from controlplane.transport.endpoint import MOST_SOCKET_PATH_BYTES, default_state_dir, url_from_env
+from controlplane.transport.nats_url import connection_of
+from controlplane.transport.subjects import check_name
 
 _UMASK = 0o077
 _ENDS_WITHIN_S = 10.0
@@ -48,13 +51,12 @@ _log = logger("gate")
 
 
 class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gate outside is told. ``nats_url`` empty: the bus of the node's own daemon."""
+    """What one gate outside is told; the bus it has from the environment, as its URL may hold a password."""
 
     upstream: str
     listen: str = "127.0.0.1:8080"
     node: str = "local"
     state_dir: str = ""
-    nats_url: str = ""
     pool_tokens: int = 0
     time_scale: float = 1.0
     log_level: str = "info"
@@ -119,17 +121,28 @@ async def _end(process: Process) -> None:
 
 def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
-    GateLimits(**limit_values(os.environ))  # said here, not by the picker whenever it starts
+    # Said here, not by the picker whenever it starts.
+    GateLimits(time_scale=options.time_scale, **limit_values(os.environ))
+    check_name(options.node, field="--node")
+    if (url := url_from_env()) and not url.startswith("unix:"):  # which is the daemon's socket
+        connection_of(url)
     os.umask(_UMASK)
     run(_serve, options, list(daemon))
 
 
 async def _serve(options: GateOptions, daemon: list[str]) -> None:
     upstream = upstream_of(options.upstream)
-    _refuse_if_taken(options.listen)
+    options = msgspec.structs.replace(options, listen=_place_to_listen(options.listen, upstream))
     folder = options.state_path / options.node / f"gate-{upstream.port}"
+    with only_holder(
+        folder / "gate.lock", f"a gate of node {options.node!r} stands before port {upstream.port} already"
+    ):
+        await _serve_alone(options, upstream, folder, daemon)
+
+
+async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, daemon: list[str]) -> None:
+    """Two in one folder would take each other's picker."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         picker = _picker_address(folder)
         envoy = _envoy(
             options, Engine(place=upstream.place(options.node), address=upstream.address), folder, picker
@@ -141,8 +154,10 @@ async def _serve(options: GateOptions, daemon: list[str]) -> None:
         Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]).keep,
         Child("Envoy", envoy, folder / "envoy.log").keep,
     ]
-    if not (options.nats_url or url_from_env() or holder(options.node, options.state_path)):
+    if not (url_from_env() or holder(options.node, options.state_path)):
         works.insert(0, partial(_keep_daemon, options, daemon))
+    elif not {"--config", "--preset"}.isdisjoint(daemon):
+        _log.warning("the node has a daemon", action="leaving --config and --preset to that one")
     async with task_group() as tasks:
         for work in works:
             tasks.start_soon(work)
@@ -192,20 +207,25 @@ def _socket(path: Path) -> str:
     return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
 
 
-def _refuse_if_taken(listen: str) -> None:
-    """Envoy would say it in its log alone."""
+def _place_to_listen(listen: str, upstream: Upstream) -> str:
+    """Its ``IP:PORT``. Raises ``ConfigError`` for one that is taken, which Envoy would say in its log alone."""
     import socket
 
     parts = host_and_port(listen)
     if parts is None:
         raise ConfigError(f"--listen: expected HOST:PORT, got {listen!r}")
-    host, port = parts
+    address = ip_and_port(*parts, option=f"--listen {listen}")
+    host, port = address.rpartition(":")[0].strip("[]"), parts[1]
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host.strip("[]"), port))
+            probe.bind((host, port))
         except OSError as error:
             raise ConfigError(f"--listen {listen}: {error.strerror or error}; choose another") from None
+    own = (address, f"127.0.0.1:{port}", f"[::1]:{port}") if ip_address(host).is_unspecified else (address,)
+    if upstream.address in own:
+        raise ConfigError(f"--listen {listen}: that is --upstream itself; choose another port")
+    return address
 
 
 async def _tell(options: GateOptions, upstream: str) -> None:
