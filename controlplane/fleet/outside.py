@@ -7,7 +7,7 @@ picker does.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -45,6 +45,8 @@ _UMASK = 0o077
 _ENDS_WITHIN_S = 10.0
 _AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_LOOK_S = 2.0
+_BACK_WITHIN_S = 30.0  # as long as gates wait for a daemon before they let turns in
 _READY_WITHIN_S = 60.0  # of a busy machine
 _MOST_WORKERS = 4  # of Envoy: its default is one for each CPU of a node
 _log = logger("gate")
@@ -70,27 +72,43 @@ class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Child:
-    """A process that is there again whenever it ends. Its log is ours where it has no file of its own."""
+    """A process that is there again whenever it ends. Its log is ours where it has no file of its own.
 
-    def __init__(self, name: str, command: Sequence[str], log: Path | None = None) -> None:
+    ``another`` tells whether one that is not ours does its work; then ours is started after that one has been away
+    for half a minute.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path | None = None, another: Callable[[], object] = bool
+    ) -> None:
         self._name, self._command, self._log_path = name, [*ends_with_us(), *command], log
+        self._another = another
         self._runs = 0
 
     async def keep(self) -> None:
         """Until cancelled; then it is ended. Raises ``EngineUnavailable`` where its first start fails."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s, is_needed = _FIRST_PAUSE_S, not self._another()
         while True:
+            await self._while_another_does()
             began_s, process = clocks.awake_s(), await self._begin()
             try:
                 status = await process.wait()
             finally:
                 await _end(process)
             lived_s, self._runs = clocks.awake_s() - began_s, self._runs + 1
-            if self._runs == 1 and lived_s < _AT_ONCE_S and status > 0:
+            failed = self._runs == 1 and lived_s < _AT_ONCE_S and status > 0
+            if failed and is_needed and not self._another():
                 raise EngineUnavailable(f"{self._name} ended at once, with status {status}{self._last_words()}")
             pause_s = _FIRST_PAUSE_S if lived_s > _AT_ONCE_S else min(_LONGEST_PAUSE_S, 2 * pause_s)
             _log.warning("ended", process=self._name, status=status, action=f"starting it again in {pause_s:g} s")
             await sleep(pause_s)
+
+    async def _while_another_does(self) -> None:
+        """And for a while after: whoever keeps that one is to have it back first, and not find ours."""
+        away_s = 0.0 if self._another() else _BACK_WITHIN_S
+        while away_s < _BACK_WITHIN_S:
+            await sleep(_LOOK_S)
+            away_s = 0.0 if self._another() else away_s + _LOOK_S
 
     async def _begin(self) -> Process:
         if self._log_path is None:
@@ -154,24 +172,16 @@ async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, d
         Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]).keep,
         Child("Envoy", envoy, folder / "envoy.log").keep,
     ]
-    if not (url_from_env() or holder(options.node, options.state_path)):
-        works.insert(0, partial(_keep_daemon, options, daemon))
-    elif not {"--config", "--preset"}.isdisjoint(daemon):
-        _log.warning("the node has a daemon", action="leaving --config and --preset to that one")
+    another = partial(holder, options.node, options.state_path)
+    if not url_from_env():
+        works.insert(0, Child("the daemon", daemon, another=another).keep)
+    if (url_from_env() or another()) and not {"--config", "--preset"}.isdisjoint(daemon):
+        _log.warning("there is a daemon", action="leaving --config and --preset to that one")
     async with task_group() as tasks:
         for work in works:
             tasks.start_soon(work)
         tasks.start_soon(_tell, options, upstream.address)
         await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
-
-
-async def _keep_daemon(options: GateOptions, command: list[str]) -> None:
-    try:
-        await Child("the daemon", command).keep()
-    except EngineUnavailable:
-        if not holder(options.node, options.state_path):
-            raise
-        _log.info("the node has a daemon", action="going on with that one")  # it was started as we were
 
 
 def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> list[str]:
