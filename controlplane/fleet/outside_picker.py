@@ -32,6 +32,7 @@ from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.upstream import MORE_PATHS, Server, Upstream, recognized, upstream_of
 from controlplane.gate import GATED_PATHS, Continuity, GateLimits
+from controlplane.gate.authority import Mode
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import (
@@ -47,7 +48,7 @@ from controlplane.wire.control import METHODS, Fields
 
 _LOOK_S = 2.0
 _SPEAKS_WITHIN_NS = seconds(15)  # an engine tells of its pool once a second
-_DAEMON_WITHIN_NS = seconds(30)  # it is started as we are; after that we go by what the server says
+_DAEMON_WITHIN_S = 30  # it is started as we are; after that we go by what the server says
 _ANSWERS_WITHIN_S = 2.0
 _CONTEXTS = (cmd.Retain, cmd.Demote, cmd.Prefetch, cmd.Discard)
 _log = logger("gate")
@@ -98,6 +99,7 @@ class OutsidePicker:
             await self.picker.start(self._options.picker)
             tasks.start_soon(keep, "engine checks", self.checkup.run)
             tasks.start_soon(keep, "upstream", self._keep_looking)
+            tasks.start_soon(self._tell_if_nobody_decides)
             tasks.start_soon(keep, "engine API", self.obeying.run)
             await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
         with anyio.CancelScope(shield=True):
@@ -145,6 +147,12 @@ class OutsidePicker:
         return emitter
 
     # -- what stands behind -----------------------------------------------------------------------------------
+
+    async def _tell_if_nobody_decides(self) -> None:
+        await anyio.sleep(_DAEMON_WITHIN_S)
+        if self.front.gate.mode is Mode.PASSIVE:
+            advice = "`penstock doctor` says whether the bus and a daemon are there"
+            _log.warning("no daemon was ever heard, so every turn passes", advice=advice)
 
     async def _keep_looking(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_ANSWERS_WITHIN_S)
@@ -196,7 +204,7 @@ class OutsidePicker:
                 )
                 reply = await ask(Fields(limit=0), timeout=_ANSWERS_WITHIN_S)
         except grpc.aio.AioRpcError:
-            if not self._was_told and clocks.awake_ns() - self._began_ns > _DAEMON_WITHIN_NS:
+            if not self._was_told and clocks.awake_ns() - self._began_ns > seconds(_DAEMON_WITHIN_S):
                 return self._guessed(server)
             return [engine.place for engine in self.roster if engine.has_plugin]
         self._was_told = True
