@@ -20,17 +20,17 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A function or class of the engine. Any one of ``paths`` will do: they name what moved between versions.
+    """A function or class of the engine.
 
     ``first`` are its first parameters, in order, since hooks read them by position; ``has`` may stand anywhere.
     """
 
     feature: Feature
-    paths: tuple[str, ...]
+    path: str
     first: tuple[str, ...] = ()
     has: tuple[str, ...] = ()
 
 
 def one(feature: Feature, path: str, *first: str, has: tuple[str, ...] = ()) -> Target:
-    """A target that never moved."""
-    return Target(feature=feature, paths=(path,), first=first, has=has)
+    """The target there."""
+    return Target(feature=feature, path=path, first=first, has=has)

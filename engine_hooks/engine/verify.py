@@ -28,24 +28,11 @@ class Problem:
 
 def verify(targets: Iterable[Target]) -> list[Problem]:
     """What is wrong with ``targets`` in this engine; nothing if it has them all."""
-    problems = []
-    for target in targets:
-        causes = [_what_is_wrong(target, path) for path in target.paths]
-        if all(causes):
-            problems.append(Problem(feature=target.feature, path=target.paths[0], message="; ".join(causes)))
-    return problems
-
-
-def present(paths: Iterable[str]) -> list[str]:
-    """Those of ``paths`` that this engine has."""
-    found = []
-    for path in paths:
-        try:
-            pkgutil.resolve_name(path)
-        except (ImportError, AttributeError):
-            continue
-        found.append(path)
-    return found
+    return [
+        Problem(feature=target.feature, path=target.path, message=message)
+        for target in targets
+        if (message := _what_is_wrong(target))
+    ]
 
 
 def report_problems(problems: Iterable[Problem], engine: str) -> frozenset[Feature]:
@@ -58,7 +45,8 @@ def report_problems(problems: Iterable[Problem], engine: str) -> frozenset[Featu
     return frozenset(lacking)
 
 
-def _what_is_wrong(target: Target, path: str) -> str:
+def _what_is_wrong(target: Target) -> str:
+    path = target.path
     try:
         found = resolve(path)
     except Exception as error:  # a broken module raises whatever it likes
@@ -121,7 +109,7 @@ def print_report(
     for target in targets:
         problems = verify((target,))
         lacking |= {problem.feature for problem in problems}
-        lines.append(f"{'missing' if problems else 'found  '} {target.feature:5} {target.paths[0]}")
+        lines.append(f"{'missing' if problems else 'found  '} {target.feature:5} {target.path}")
         lines += (f"        {problem.message}" for problem in problems)
     wanted = {target.feature for target in targets}
     for feature in (each for each in Feature if each in wanted):

@@ -5,7 +5,7 @@ What a gate would hold passes at once; a gate outside names turns in their reque
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -14,8 +14,8 @@ from engine_scene import FCFS, NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from scheduler_alone import AS_WITH_A_GATE, doctor_of
-from support.daemon_process import eventually, run_python
-from support.ports import free_port
+from support.daemon_process import eventually
+from support.outside_gates import gate_outside
 from test_engine_data_parallel import PROGRAMS, RANKS, TURNS, grow, heard_both, moved, places, where_they_ran
 from tiny_model import words
 from vllm_server import RustFrontEnd
@@ -92,19 +92,6 @@ def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: En
     play(story, rust_engine, bus, FCFS)
 
 
-@contextmanager
-def gate_outside(engine: EngineServer, state_dir: Path, log: Path) -> Iterator[str]:
-    """``penstock gate`` with the real Envoy, on the node of a daemon that runs: where it listens."""
-    url = f"http://127.0.0.1:{free_port()}"
-    options = ("--upstream", engine.url, "--listen", url.rpartition("/")[2], "--node", NODE)
-    process = run_python(log, "-m", "controlplane", "gate", *options, "--state-dir", str(state_dir))
-    try:
-        yield url
-    finally:
-        process.terminate()
-        process.wait(TIMEOUT_S)
-
-
 async def knows_both(scene: Scene, log: Path) -> None:
     """Return once the gate outside hears the daemon, and knows that the scheduler obeys."""
 
@@ -128,7 +115,7 @@ def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
     write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
 
     async def story(scene: Scene) -> None:
-        with gate_outside(rust_engine, daemon.folder, log) as scene.url:
+        with gate_outside(rust_engine.url, daemon.folder, log, "--node", NODE) as (scene.url, _):
             await knows_both(scene, log)
             claims = {"session_id": "other", "is_last_step": True}
             asked = scene.chat("first", words(9300, 60), output_tokens=200, **claims)
@@ -154,7 +141,7 @@ def test_the_gate_outside_sends_programs_to_the_rank_that_has_their_context(
 
     async def story(scene: Scene) -> None:
         await heard_both(scene, rust_ranks)
-        with gate_outside(rust_ranks, daemon.folder, log) as scene.url:
+        with gate_outside(rust_ranks.url, daemon.folder, log, "--node", NODE) as (scene.url, _):
             await knows_both(scene, log)
             names = [f"stays-{number}" for number in range(PROGRAMS)]
             found = await asyncio.gather(*(grow(scene, name, 9500 + 10 * n) for n, name in enumerate(names)))

@@ -24,7 +24,7 @@ def test_every_target_is_found(engine_env: Path, engine_version: str) -> None:
     (title,) = [line for line in said if line.startswith(f"{KIND.title} ")]  # an engine may say more
     assert title.startswith(f"{KIND.title} {version}: {tested} "), done.stdout + done.stderr
     found = [line.split()[2] for line in said if line.startswith("found ")]
-    assert found == [target.paths[0] for target in targets.TARGETS], done.stdout
+    assert found == [target.path for target in targets.TARGETS], done.stdout
     wanted = {target.feature for target in targets.TARGETS}
     features = [feature for feature in Feature if feature in wanted]
     assert said[-len(features) :] == [f"{feature}: works here" for feature in features]

@@ -2,29 +2,20 @@
 
 import asyncio
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from support.commands import penstock
-from support.daemon_process import eventually, run_python
+from support.daemon_process import eventually
 from support.llamacpp_double import LlamaDouble, llama_double
-from support.ports import free_port
+from support.outside_gates import gate_outside, health_of
 
 pytestmark = pytest.mark.asyncio
 
 TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 PROGRAMS = [f"p{number}" for number in range(6)]
-
-
-async def page(http: aiohttp.ClientSession, url: str) -> dict[str, Any]:
-    with suppress(aiohttp.ClientError):
-        async with http.get(f"{url}/penstock/health") as answer:
-            if answer.status == 200:
-                return dict(await answer.json())
-    return {}
 
 
 async def turn(http: aiohttp.ClientSession, url: str, program: str, messages: list[dict[str, Any]]) -> float:
@@ -41,17 +32,13 @@ async def turn(http: aiohttp.ClientSession, url: str, program: str, messages: li
 
 async def test_programs_find_their_contexts_and_the_daemons_commands_are_obeyed(tmp_path: Path) -> None:
     """InferCept keeps each context for a moment after its turn, and discards what stays away."""
-    port, url = free_port(), ""
     async with llama_double(LlamaDouble(tmp_path)) as address, aiohttp.ClientSession() as http:
-        options = ["--upstream", f"http://{address}", "--listen", f"127.0.0.1:{port}", "--state-dir", str(tmp_path)]
-        more = ["--preset", "infercept", "--slot-save-path", str(tmp_path)]
-        process = run_python(tmp_path / "gate.log", "-m", "controlplane", "gate", *options, *more)
-        url = f"http://127.0.0.1:{port}"
-        try:
+        log, options = tmp_path / "gate.log", ("--preset", "infercept", "--slot-save-path", str(tmp_path))
+        with gate_outside(f"http://{address}", tmp_path, log, *options) as (url, process):
 
             async def obeys() -> bool:
-                assert process.poll() is None, (tmp_path / "gate.log").read_text()[-2000:]
-                told = await page(http, url)
+                assert process.poll() is None, log.read_text()[-2000:]
+                told = await health_of(http, url)
                 if told.get("mode") != "governed" or told["outside"]["scheduler"] != "obeys by its API":
                     return False
                 return bool(told["engine"]["pool"] == "its API")
@@ -71,6 +58,3 @@ async def test_programs_find_their_contexts_and_the_daemons_commands_are_obeyed(
             assert "no plugin" not in outcomes()
             status = await asyncio.to_thread(penstock, "status", "--state-dir", str(tmp_path))
             assert "of 4 blocks" in status.stdout, status
-        finally:
-            process.terminate()
-            process.wait(TIMEOUT_S)

@@ -11,13 +11,13 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import psutil
 import pytest
 from support.commands import penstock
 from support.daemon_process import eventually, run_python
+from support.outside_gates import health_of
 from support.ports import free_port, is_listening
 
 from controlplane.fleet.upstream import MORE_PATHS
@@ -78,18 +78,10 @@ async def governed(made: Gate, http: aiohttp.ClientSession) -> None:
 
     async def is_so() -> bool:
         assert made.process.poll() is None, made.log.read_text()[-2000:]
-        page = await health(made, http)
+        page = await health_of(http, made.url)
         return page.get("mode") == "governed" and "metrics page of vllm" in str(page["engine"])
 
     await eventually(is_so, what="a gate that is governed", timeout_s=TIMEOUT_S)
-
-
-async def health(made: Gate, http: aiohttp.ClientSession) -> dict[str, Any]:
-    with suppress(aiohttp.ClientError):
-        async with http.get(f"{made.url}/penstock/health") as answer:
-            if answer.status == 200:
-                return dict(await answer.json())
-    return {}
 
 
 async def ask(made: Gate, http: aiohttp.ClientSession, program: str, tokens: int = 4) -> tuple[int, str]:
@@ -121,7 +113,7 @@ async def test_programs_are_known_by_what_passes_and_held_by_the_daemons_word(tm
         waiting = asyncio.create_task(ask(made, http, "second"))
 
         async def is_held() -> bool:
-            return bool((await health(made, http))["held_turns"])
+            return bool((await health_of(http, made.url))["held_turns"])
 
         await eventually(is_held, what="the second program is held", timeout_s=TIMEOUT_S)
         assert not waiting.done()
@@ -182,7 +174,7 @@ async def test_whichever_part_is_killed_is_there_again(
         running = asyncio.create_task(ask(made, http, "first", LONG))
 
         async def runs() -> bool:
-            return bool((await health(made, http))["running_turns"])
+            return bool((await health_of(http, made.url))["running_turns"])
 
         await eventually(runs, what="a turn runs", timeout_s=TIMEOUT_S)
         part = made.part(*words)

@@ -20,7 +20,7 @@ class PackageDouble:
 
     def add(self, target: Target) -> None:
         """Make a function with the parameters that are wanted; a class where its name begins as one."""
-        path = target.paths[0]
+        path = target.path
         names = target.first or target.has
         if path.rpartition(".")[2][0].isupper():
             self._owner(path).__init__ = made_function(("self", *names))  # it may have methods already
