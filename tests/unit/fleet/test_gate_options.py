@@ -60,7 +60,6 @@ def test_a_server_is_named_by_its_url(upstream: str, address: str) -> None:
         ("localhost:FREE", "0.0.0.0:FREE", {}, "that is --upstream itself"),
         ("127.0.0.1:FREE", "localhost:FREE", {}, "that is --upstream itself"),
         ("127.0.0.1:8000", "localhost:FREE", {"node": "a/b"}, "expected --node"),
-        ("127.0.0.1:8000", "localhost:FREE", {"time_scale": 0}, "time_scale"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(
