@@ -1,5 +1,6 @@
 """``penstock gate``: a gate before any server that speaks OpenAI's or Anthropic's API."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -45,13 +46,15 @@ def gate(
     """
     about_to_serve(log_level)
     from controlplane.fleet.outside import GateOptions, run_gate
+    from controlplane.transport.endpoint import URL_VARIABLE
 
+    if nats:
+        os.environ[URL_VARIABLE] = nats  # not in the picker's command line, which everybody sees
     options = GateOptions(
         upstream=upstream,
         listen=listen,
         node=node or "local",
         state_dir=state_dir or "",
-        nats_url=nats or "",
         pool_tokens=pool_tokens,
         slot_save_path=slot_save_path,
         slot_save_bytes=int(slot_save_gib * (1 << 30)),

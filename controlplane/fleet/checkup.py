@@ -46,6 +46,7 @@ class _Seen:
     health_ns: int | None = None  # when it was last asked
     failures: int = 0
     knocking: bool = False
+    has_knocked: bool = False  # and had an answer
     asking: bool = False
     before: Standing = Standing.SERVING  # what it was when it went
     problem: str = ""
@@ -107,6 +108,8 @@ class Checkup:
             if not seen.knocking:
                 seen.knocking = True
                 looks.start_soon(self._knock, http, engine, seen)
+            elif not (seen.has_knocked or engine.has_plugin or engine.standing is Standing.GONE):
+                self._pluginless.sampled(engine, PoolPage(engine=""))  # a page that hangs tells no pool
             if not seen.asking and self._is_due(engine, seen, now_ns):
                 seen.asking, seen.health_ns = True, now_ns
                 looks.start_soon(self._ask_for_health, http, engine, seen)
@@ -117,6 +120,7 @@ class Checkup:
         seen.knocking = False
         if engine.has_plugin or status == _NO_ANSWER or engine.standing is Standing.GONE:
             return
+        seen.has_knocked = True
         page = PoolPage(engine="")
         if status == 200:
             try:

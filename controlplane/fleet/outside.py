@@ -7,9 +7,10 @@ picker does.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from subprocess import DEVNULL
@@ -24,7 +25,7 @@ from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.daemon.process.exec_bound import ends_with_us
 from controlplane.daemon.process.host_probe import usable_cpus
 from controlplane.daemon.process.installed import last_line
-from controlplane.daemon.process.instance_lock import holder
+from controlplane.daemon.process.instance_lock import holder, only_holder
 from controlplane.daemon.process.logs import logger
 from controlplane.daemon.process.ports import free_ports
 from controlplane.daemon.process.sd_notify import Supervisor
@@ -32,29 +33,32 @@ from controlplane.eventloop import on_signals, run, task_group
 from controlplane.files import replace_file
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
 from controlplane.fleet.roster import Engine, host_and_port
-from controlplane.fleet.upstream import upstream_of
+from controlplane.fleet.upstream import Upstream, ip_and_port, upstream_of
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.requests import HEALTH_PATH
 from controlplane.gate.variables import limit_values
 from controlplane.transport.endpoint import MOST_SOCKET_PATH_BYTES, default_state_dir, url_from_env
+from controlplane.transport.nats_url import connection_of
+from controlplane.transport.subjects import check_name
 
 _UMASK = 0o077
 _ENDS_WITHIN_S = 10.0
 _AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_LOOK_S = 2.0
+_BACK_WITHIN_S = 30.0  # as long as gates wait for a daemon before they let turns in
 _READY_WITHIN_S = 60.0  # of a busy machine
 _MOST_WORKERS = 4  # of Envoy: its default is one for each CPU of a node
 _log = logger("gate")
 
 
 class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gate outside is told. ``nats_url`` empty: the bus of the node's own daemon."""
+    """What one gate outside is told; the bus it has from the environment, as its URL may hold a password."""
 
     upstream: str
     listen: str = "127.0.0.1:8080"
     node: str = "local"
     state_dir: str = ""
-    nats_url: str = ""
     pool_tokens: int = 0
     log_level: str = "info"
     slot_save_path: str = ""
@@ -67,27 +71,43 @@ class GateOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Child:
-    """A process that is there again whenever it ends. Its log is ours where it has no file of its own."""
+    """A process that is there again whenever it ends. Its log is ours where it has no file of its own.
 
-    def __init__(self, name: str, command: Sequence[str], log: Path | None = None) -> None:
+    ``another`` tells whether one that is not ours does its work; then ours is started after that one has been away
+    for half a minute.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path | None = None, another: Callable[[], object] = bool
+    ) -> None:
         self._name, self._command, self._log_path = name, [*ends_with_us(), *command], log
+        self._another = another
         self._runs = 0
 
     async def keep(self) -> None:
         """Until cancelled; then it is ended. Raises ``EngineUnavailable`` where its first start fails."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s, is_needed = _FIRST_PAUSE_S, not self._another()
         while True:
+            await self._while_another_does()
             began_s, process = clocks.awake_s(), await self._begin()
             try:
                 status = await process.wait()
             finally:
                 await _end(process)
             lived_s, self._runs = clocks.awake_s() - began_s, self._runs + 1
-            if self._runs == 1 and lived_s < _AT_ONCE_S and status > 0:
+            failed = self._runs == 1 and lived_s < _AT_ONCE_S and status > 0
+            if failed and is_needed and not self._another():
                 raise EngineUnavailable(f"{self._name} ended at once, with status {status}{self._last_words()}")
             pause_s = _FIRST_PAUSE_S if lived_s > _AT_ONCE_S else min(_LONGEST_PAUSE_S, 2 * pause_s)
             _log.warning("ended", process=self._name, status=status, action=f"starting it again in {pause_s:g} s")
             await sleep(pause_s)
+
+    async def _while_another_does(self) -> None:
+        """And for a while after: whoever keeps that one is to have it back first, and not find ours."""
+        away_s = 0.0 if self._another() else _BACK_WITHIN_S
+        while away_s < _BACK_WITHIN_S:
+            await sleep(_LOOK_S)
+            away_s = 0.0 if self._another() else away_s + _LOOK_S
 
     async def _begin(self) -> Process:
         if self._log_path is None:
@@ -118,17 +138,28 @@ async def _end(process: Process) -> None:
 
 def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
-    GateLimits(**limit_values(os.environ))  # said here, not by the picker whenever it starts
+    # Said here, not by the picker whenever it starts.
+    GateLimits(**limit_values(os.environ))
+    check_name(options.node, field="--node")
+    if (url := url_from_env()) and not url.startswith("unix:"):  # which is the daemon's socket
+        connection_of(url)
     os.umask(_UMASK)
     run(_serve, options, list(daemon))
 
 
 async def _serve(options: GateOptions, daemon: list[str]) -> None:
     upstream = upstream_of(options.upstream)
-    _refuse_if_taken(options.listen)
+    options = msgspec.structs.replace(options, listen=_place_to_listen(options.listen, upstream))
     folder = options.state_path / options.node / f"gate-{upstream.port}"
+    with only_holder(
+        folder / "gate.lock", f"a gate of node {options.node!r} stands before port {upstream.port} already"
+    ):
+        await _serve_alone(options, upstream, folder, daemon)
+
+
+async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, daemon: list[str]) -> None:
+    """Two in one folder would take each other's picker."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         picker = _address(folder / "picker.sock")
         envoy = _envoy(
             options, Engine(place=upstream.place(options.node), address=upstream.address), folder, picker
@@ -140,22 +171,16 @@ async def _serve(options: GateOptions, daemon: list[str]) -> None:
         Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]).keep,
         Child("Envoy", envoy, folder / "envoy.log").keep,
     ]
-    if not (options.nats_url or url_from_env() or holder(options.node, options.state_path)):
-        works.insert(0, partial(_keep_daemon, options, daemon))
+    another = partial(holder, options.node, options.state_path)
+    if not url_from_env():
+        works.insert(0, Child("the daemon", daemon, another=another).keep)
+    if (url_from_env() or another()) and not {"--config", "--preset"}.isdisjoint(daemon):
+        _log.warning("there is a daemon", action="leaving --config and --preset to that one")
     async with task_group() as tasks:
         for work in works:
             tasks.start_soon(work)
         tasks.start_soon(_tell, options, upstream.address)
         await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
-
-
-async def _keep_daemon(options: GateOptions, command: list[str]) -> None:
-    try:
-        await Child("the daemon", command).keep()
-    except EngineUnavailable:
-        if not holder(options.node, options.state_path):
-            raise
-        _log.info("the node has a daemon", action="going on with that one")  # it was started as we were
 
 
 def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> list[str]:
@@ -184,20 +209,25 @@ def _address(path: Path) -> str:
     return f"unix:{path}" if fits else f"127.0.0.1:{free_ports(1)[0]}"
 
 
-def _refuse_if_taken(listen: str) -> None:
-    """Envoy would say it in its log alone."""
+def _place_to_listen(listen: str, upstream: Upstream) -> str:
+    """Its ``IP:PORT``. Raises ``ConfigError`` for one that is taken, which Envoy would say in its log alone."""
     import socket
 
     parts = host_and_port(listen)
     if parts is None:
         raise ConfigError(f"--listen: expected HOST:PORT, got {listen!r}")
-    host, port = parts
+    address = ip_and_port(*parts, option=f"--listen {listen}")
+    host, port = address.rpartition(":")[0].strip("[]"), parts[1]
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host.strip("[]"), port))
+            probe.bind((host, port))
         except OSError as error:
             raise ConfigError(f"--listen {listen}: {error.strerror or error}; choose another") from None
+    own = (address, f"127.0.0.1:{port}", f"[::1]:{port}") if ip_address(host).is_unspecified else (address,)
+    if upstream.address in own:
+        raise ConfigError(f"--listen {listen}: that is --upstream itself; choose another port")
+    return address
 
 
 async def _tell(options: GateOptions, upstream: str) -> None:

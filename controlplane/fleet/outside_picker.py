@@ -30,17 +30,25 @@ from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
-from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
-from controlplane.gate import Continuity, GateLimits
+from controlplane.fleet.upstream import MORE_PATHS, Server, Upstream, recognized, upstream_of
+from controlplane.gate import GATED_PATHS, Continuity, GateLimits
+from controlplane.gate.authority import Mode
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
-from controlplane.transport.endpoint import ADDRESS_VARIABLE, control_path, resolve_url
+from controlplane.transport.endpoint import (
+    ADDRESS_VARIABLE,
+    MOST_SOCKET_PATH_BYTES,
+    control_path,
+    resolve_url,
+    url_from_env,
+)
 from controlplane.transport.loopback import channel_options
 from controlplane.transport.roles import BusRole
 from controlplane.wire.control import METHODS, Fields
 
 _LOOK_S = 2.0
 _SPEAKS_WITHIN_NS = seconds(15)  # an engine tells of its pool once a second
+_DAEMON_WITHIN_S = 30  # it is started as we are; after that we go by what the server says
 _ANSWERS_WITHIN_S = 2.0
 _CONTEXTS = (cmd.Retain, cmd.Demote, cmd.Prefetch, cmd.Discard)
 _log = logger("gate")
@@ -53,8 +61,9 @@ class OutsidePicker:
         self._options = options
         self.upstream: Upstream = upstream_of(options.upstream)
         self.server: Server | None = None  # until it answers
+        self._began_ns, self._was_told = clocks.awake_ns(), False  # by the daemon, who tells of engines
         self._place = self.upstream.place(options.node)  # or of its data-parallel ranks, once they tell
-        self._bus = resolve_url(options.nats_url or None, options.node, options.state_path, role=BusRole.ENGINE)
+        self._bus = resolve_url(None, options.node, options.state_path, role=BusRole.ENGINE)
         # Whether it tells of itself is to be seen: until then nobody tells of it.
         self.roster = Roster([Engine(place=self._place, address=self.upstream.address)])
         self.front = Front(
@@ -75,6 +84,7 @@ class OutsidePicker:
             health_page=self.health,
             engine_api=self.pluginless.api_of,
             names_in_request_id=self._names_in_request_id,
+            paths=(*GATED_PATHS, *MORE_PATHS),
         )
         self.checkup = Checkup(self.roster, self.pluginless, on_change=_stands)
         self.obeying = ObeyingEngine(self.pluginless, options.slot_save_path, options.slot_save_bytes)
@@ -89,6 +99,7 @@ class OutsidePicker:
             await self.picker.start(self._options.picker)
             tasks.start_soon(keep, "engine checks", self.checkup.run)
             tasks.start_soon(keep, "upstream", self._keep_looking)
+            tasks.start_soon(self._tell_if_nobody_decides)
             tasks.start_soon(keep, "engine API", self.obeying.run)
             await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
         with anyio.CancelScope(shield=True):
@@ -137,11 +148,17 @@ class OutsidePicker:
 
     # -- what stands behind -----------------------------------------------------------------------------------
 
+    async def _tell_if_nobody_decides(self) -> None:
+        await anyio.sleep(_DAEMON_WITHIN_S)
+        if self.front.gate.mode is Mode.PASSIVE:
+            advice = "`penstock doctor` says whether the bus and a daemon are there"
+            _log.warning("no daemon was ever heard, so every turn passes", advice=advice)
+
     async def _keep_looking(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_ANSWERS_WITHIN_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             while True:
-                server = await recognized(http, self.upstream)
+                server = await recognized(http, self.upstream, wholly=self.server is not None)
                 is_new = server is not None and server != self.server
                 self.server = server or self.server
                 if self.server is not None:
@@ -174,10 +191,9 @@ class OutsidePicker:
         """
         if api_maker(server.engine) is not None:  # what is told at its place is told by us
             return ()
-        address = os.environ.get(ADDRESS_VARIABLE, "")
-        if self._options.nats_url and not address:  # that daemon may be anywhere
-            return (self._place,) if server.has_gate else ()
-        address = address or f"unix:{control_path(self._options.node, self._options.state_path)}"
+        address = self._control_api()
+        if not address:
+            return self._guessed(server)
         method = METHODS["ListEngines"]
         try:
             async with grpc.aio.insecure_channel(address, options=channel_options(address)) as channel:
@@ -188,11 +204,25 @@ class OutsidePicker:
                 )
                 reply = await ask(Fields(limit=0), timeout=_ANSWERS_WITHIN_S)
         except grpc.aio.AioRpcError:
+            if not self._was_told and clocks.awake_ns() - self._began_ns > seconds(_DAEMON_WITHIN_S):
+                return self._guessed(server)
             return [engine.place for engine in self.roster if engine.has_plugin]
+        self._was_told = True
         ours = server_of(self._place)
         told = [row for row in reply.engines if server_of(row.place) == ours and row.passive != NO_PLUGIN]
         speaks = any(0 < row.heard_ns < _SPEAKS_WITHIN_NS for row in told)
         return sorted(row.place for row in told) if speaks else ()
+
+    def _guessed(self, server: Server) -> Sequence[str]:
+        """Where no daemon says it: a gate in the server comes with the plugin's scheduler side."""
+        return (self._place,) if server.has_gate else ()
+
+    def _control_api(self) -> str:
+        """Where the daemon is asked; empty where nobody knows."""
+        if (address := os.environ.get(ADDRESS_VARIABLE, "")) or url_from_env():  # of a bus it may be anywhere
+            return address
+        path = control_path(self._options.node, self._options.state_path)
+        return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
 
 
 def _introduce(server: Server, upstream: Upstream, *, knows_pool: bool) -> None:

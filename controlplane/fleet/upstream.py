@@ -16,6 +16,12 @@ from controlplane.gate.requests import HEALTH_PATH
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
 _METRICS, _PROPS = "/metrics", "/props"
 _MOST_BYTES = 16 << 20
+MORE_PATHS = (
+    *("/chat/completions", "/completions", "/completion", "/responses"),  # of llama.cpp and others, without /v1
+    *("/api/chat", "/api/generate"),  # Ollama's
+    *("/invocations", "/inference/v1/generate", "/cohere/v2/chat"),
+)
+"""Where servers generate beside the usual paths, ``GATED_PATHS``."""
 SAYING = ("/version", "/server_info")
 """Where vLLM's servers, and SGLang's, say what they are."""
 
@@ -59,21 +65,29 @@ class Server:
 
 def upstream_of(url: str) -> Upstream:
     """The server at ``http://HOST:PORT``. Raises ``ConfigError`` for what is no such URL, or no known host."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if "@" in url:  # which is not shown
+        raise ConfigError("--upstream: leave USER:PASSWORD@ out: the gate passes on how each client proves itself")
     try:
-        port = parts.port or 80
-    except ValueError:
-        port = 0
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = 80 if parts.port is None else parts.port
+    except ValueError:  # of its brackets, or of its port
+        parts, port = urlsplit(""), 0
     if parts.scheme == "https":
         raise ConfigError(f"--upstream {url}: the gate speaks to its server without TLS: name its http:// port")
-    if parts.scheme != "http" or not parts.hostname or not port or parts.query or parts.path not in _OWN_PATHS:
+    more = parts.query or parts.fragment or parts.path not in _OWN_PATHS
+    if parts.scheme != "http" or not parts.hostname or not port or more:
         raise ConfigError(f"--upstream {url}: expected http://HOST:PORT, where the server listens")
+    return Upstream(address=ip_and_port(parts.hostname, port, option=f"--upstream {url}"), port=port)
+
+
+def ip_and_port(host: str, port: int, *, option: str) -> str:
+    """``IP:PORT``, as Envoy wants it. Raises ``ConfigError``, which names ``option``, for a host nobody knows."""
     try:
-        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    except socket.gaierror:
-        raise ConfigError(f"--upstream {url}: no host {parts.hostname!r} is known") from None
-    host = str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])  # a server listens at 0.0.0.0 mostly
-    return Upstream(address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}", port=port)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # the latter of what cannot be a name
+        raise ConfigError(f"{option}: no host {host!r} is known") from None
+    ip = str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])  # a server listens at 0.0.0.0 mostly
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def gateless_front_end(said: Mapping[str, Any]) -> str:
@@ -93,21 +107,24 @@ async def page_at(http: aiohttp.ClientSession, address: str, path: str) -> tuple
         return answer.status, data
 
 
-async def recognized(http: aiohttp.ClientSession, upstream: Upstream) -> Server | None:
-    """What answers there; None while nobody does."""
+async def recognized(http: aiohttp.ClientSession, upstream: Upstream, *, wholly: bool) -> Server | None:
+    """What answers there; None while nobody does, or, ``wholly``, while it leaves a page unanswered."""
     pages: dict[str, bytes] = {}
     for path in (*SAYING, HEALTH_PATH, _METRICS, _PROPS):
         try:
             _, pages[path] = await page_at(http, upstream.address, path)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return None
-    said = {name: value for path in SAYING for name, value in _object(pages[path]).items()}
-    health = _object(pages[HEALTH_PATH])
+            if wholly:
+                return None
+    if not pages:
+        return None
+    said = {name: value for path in SAYING for name, value in _object(pages.get(path, b"")).items()}
+    health = _object(pages.get(HEALTH_PATH, b""))
     try:
-        page = read_page(pages[_METRICS].decode("utf-8", "replace"))
+        page = read_page(pages.get(_METRICS, b"").decode("utf-8", "replace"))
     except ValueError:
         page = PoolPage(engine="")
-    props = _object(pages[_PROPS])  # llama.cpp's
+    props = _object(pages.get(_PROPS, b""))  # llama.cpp's
     has_slots = type(props.get("total_slots")) is int
     number = props.get("build_info") if has_slots else said.get("version")
     return Server(

@@ -26,7 +26,10 @@ from engine_hooks.llamacpp.moves import FILE_PREFIX, FILE_SUFFIX, Move, Moved, M
 from engine_hooks.llamacpp.slots import SlotSeen, SlotTable
 
 _SLOT_FIELD = "id_slot"
-_NAMES_SLOT = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+NAMES_SLOT = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses"),
+    *("/chat/completions", "/completions", "/completion", "/responses"),
+)
 """Where the server reads the field; of an Anthropic request it does not, and finds a slot by itself."""
 _CLEARS = (
     "its slots are emptied while they are idle, as those are that share one memory: start it with -np N, which"
@@ -94,7 +97,7 @@ class LlamaCpp:
         try:
             if self._waiting:  # they go first
                 await self._change(ticket)
-            if path in _NAMES_SLOT:
+            if path in NAMES_SLOT:
                 return {_SLOT_FIELD: await self._slot_for(self._server, ticket)}
             await self._before_unplaced(self._server, ticket)
             return {}

@@ -21,7 +21,7 @@ from controlplane.cli.app import app
 from controlplane.core.model.errors import ConfigError
 from controlplane.fleet._generated import ext_proc_pb2 as pb
 from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoints
-from controlplane.fleet.messages import SERVICE
+from controlplane.fleet.messages import NOTHING, SERVICE
 from controlplane.fleet.roster import Engine, Roster, Standing
 
 CHAT = "/v1/chat/completions"
@@ -78,6 +78,10 @@ class PickerDouble:
                 held.override_message_timeout.FromSeconds(60)
                 yield held
                 await self.may_answer.wait()
+                if headers.get("upgrade"):  # there is no body to be kept, and no end of it
+                    chosen = pb.HeadersResponse(response=self._to(headers))
+                    yield pb.ProcessingResponse(request_headers=chosen, mode_override=NOTHING)
+                    return
                 if not request.request_headers.end_of_stream:
                     yield pb.ProcessingResponse(request_headers=pb.HeadersResponse())
                     continue
@@ -112,6 +116,7 @@ class EngineDouble:
         app = web.Application()
         app.router.add_post(CHAT, self._chat)
         app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/realtime", self._echo)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -124,6 +129,13 @@ class EngineDouble:
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        answer = web.WebSocketResponse()
+        await answer.prepare(request)
+        async for message in answer:
+            await answer.send_str(f"{self.address} {message.data}")
+        return answer
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         self.turns.append({key.lower(): value for key, value in request.headers.items()})
@@ -239,6 +251,22 @@ async def test_a_turn_goes_where_the_picker_says_and_what_a_client_claims_is_str
         plane.picker.silent_s = 8.0
         assert await plane.ask(first) == (200, first.address)
         assert len(plane.picker.asked) == 5
+
+
+@pytest.mark.asyncio
+async def test_a_websocket_is_passed_on_and_http_1_0_answered(tmp_path: Path) -> None:
+    async with started(tmp_path) as plane:
+        engine, old = plane.engines[1], aiohttp.HttpVersion10
+        headers = {"x-test-engine": engine.address}
+        async with plane.session.ws_connect(plane.envoy.url + "/v1/realtime", headers=headers) as client:
+            for text in ("one", "two"):
+                await client.send_str(text)
+                assert await client.receive_str() == f"{engine.address} {text}"
+        async with (
+            aiohttp.ClientSession(version=old) as session,
+            session.post(plane.envoy.url + CHAT, json={}, headers=headers) as answer,
+        ):
+            assert (answer.status, answer.version, await answer.text()) == (200, old, engine.address)
 
 
 @pytest.mark.asyncio

@@ -20,6 +20,8 @@ from support.daemon_process import eventually, run_python
 from support.outside_gates import health_of
 from support.ports import free_port, is_listening
 
+from controlplane.fleet.upstream import MORE_PATHS
+from controlplane.gate import GATED_PATHS
 from controlplane.transport.endpoint import read_endpoint
 
 pytestmark = pytest.mark.asyncio
@@ -118,6 +120,25 @@ async def test_programs_are_known_by_what_passes_and_held_by_the_daemons_word(tm
         assert (await running)[0] == 200
         await asyncio.to_thread(penstock, "hold", "first", "--state-dir", str(tmp_path))  # it keeps its slot else
         assert (await waiting)[0] == 200
+
+
+async def test_a_folder_too_deep_for_sockets_and_a_proxy_that_speaks_http_1_0(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30)
+    folder.mkdir()
+    async with (
+        gate(folder) as (made, _),
+        aiohttp.ClientSession(version=aiohttp.HttpVersion10, timeout=aiohttp.ClientTimeout(TIMEOUT_S)) as http,
+    ):
+        status, text = await ask(made, http, "first")
+        assert status == 200
+        assert text.rstrip().endswith("data: [DONE]")
+
+
+async def test_turns_are_known_on_every_path_where_servers_generate(tmp_path: Path) -> None:
+    async with gate(tmp_path) as (made, http):
+        for path, is_turn in [("/v1/embeddings", False), *((path, True) for path in (*GATED_PATHS, *MORE_PATHS))]:
+            async with http.post(f"{made.url}{path}", json={"model": "m", "prompt": "x"}) as answer:
+                assert bool(answer.headers.get("x-penstock-turn-id")) == is_turn, path
 
 
 @pytest.mark.parametrize("streams", [False, True])

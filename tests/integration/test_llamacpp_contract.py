@@ -17,6 +17,7 @@ from support.ports import free_port
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import Tier, seconds
+from engine_hooks.llamacpp.api import NAMES_SLOT
 
 pytestmark = pytest.mark.asyncio
 
@@ -204,6 +205,19 @@ async def crowded(it: Programs, finish: asyncio.Event) -> None:
     finish.set()
     await asyncio.gather(*running)
     assert (await waiting).cached < 10
+
+
+async def test_a_slot_that_a_request_names_runs_it_on_each_path(built: Path, tmp_path: Path) -> None:
+    async with server(built, tmp_path) as address, aiohttp.ClientSession() as http:
+        for turn, path in enumerate(NAMES_SLOT):
+            number = turn % SLOTS
+            prompt = {"prompt": path, "input": path, "messages": [{"role": "user", "content": path}]}
+            more = {"max_tokens": 1, "n_predict": 1, "id_slot": number}
+            async with http.post(f"http://{address}{path}", json=prompt | more) as answer:
+                assert answer.status == 200, path
+            async with http.get(f"http://{address}/slots") as answer:
+                latest = max(await answer.json(), key=lambda slot: slot.get("id_task", -1))
+            assert latest["id"] == number, path
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

@@ -16,7 +16,13 @@ from controlplane.core.model.errors import ConfigError
 @contextmanager
 def instance_lock(node: str, state_dir: Path) -> Iterator[None]:
     """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
-    path = _lock(node, state_dir)
+    with only_holder(_lock(node, state_dir), f"node {node!r} already has a daemon"):
+        yield
+
+
+@contextmanager
+def only_holder(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock ``path``. Raises ``ConfigError``, which says ``what`` is so, for one that somebody holds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch()
@@ -34,7 +40,7 @@ def instance_lock(node: str, state_dir: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise ConfigError(
-                f"node {node!r} already has a daemon: process {file.read(64).strip() or 'unknown'} holds {path}; "
+                f"{what}: process {file.read(64).strip() or 'unknown'} holds {path}; "
                 f"end it, or choose another --node"
             ) from None
         with suppress(OSError):  # a full disk: then its number stays unknown

@@ -227,7 +227,8 @@ class EngineDouble:
 
     def __init__(self, **known: Any) -> None:
         port = free_port()
-        self.status, self.has_page = 200, True
+        self.status, self.has_page, self.page_hangs = 200, True, False
+        self.ends = asyncio.Event()
         self.engine = Engine(place=f"east/engine-{port}", address=f"127.0.0.1:{port}", **known)
 
     async def start(self) -> None:
@@ -240,9 +241,12 @@ class EngineDouble:
         await web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True).start()
 
     async def stop(self) -> None:
+        self.ends.set()
         await self._runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
+        if self.page_hangs:
+            await self.ends.wait()
         if not self.has_page:
             raise web.HTTPNotFound
         info = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0'
@@ -288,8 +292,10 @@ async def test_a_dead_engine_is_gone_and_returns_as_what_it_was() -> None:
 async def test_an_engine_that_says_it_is_ill_is_gone_and_one_without_a_page_lives_by_the_roster() -> None:
     ill, bare = EngineDouble(has_plugin=False), EngineDouble(has_plugin=False, pool_tokens=5000)
     bare.has_page, bare.status = False, 404
-    async with checked(ill, bare) as (bench, _):
-        for one, sizes in ((ill, (1000, 250, 16)), (bare, (5000, 5000, 1))):
+    hung = EngineDouble(has_plugin=False, pool_tokens=6000)
+    hung.page_hangs = True
+    async with checked(ill, bare, hung) as (bench, _):
+        for one, sizes in ((ill, (1000, 250, 16)), (bare, (5000, 5000, 1)), (hung, (6000, 6000, 1))):
             await until(lambda one=one: "PoolSampled" in kinds(bench.events(one.engine)), "its pool")
             sample = bench.events(one.engine)[-1]
             assert (sample.total_blocks, sample.free_blocks, sample.block_tokens) == sizes
