@@ -5,9 +5,8 @@ import inspect
 import logging
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from engine_hooks.engine.targets import Feature, Target
@@ -86,14 +85,7 @@ def line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def print_report(
-    engine: str,
-    version: str,
-    targets: Sequence[Target],
-    *,
-    supported: Sequence[str],
-    known_differences: Mapping[str, str] = MappingProxyType({}),
-) -> int:
+def print_report(engine: str, version: str, targets: Sequence[Target], *, supported: Sequence[str]) -> int:
     """Print for operators what is found of ``targets`` and which features work; 0 if every one does.
 
     ``version`` is empty where the engine is not installed.
@@ -103,8 +95,6 @@ def print_report(
         return 1
     tested = "tested" if version in supported else "not tested"
     lines = [f"{engine} {version}: {tested} (supported: {', '.join(supported)})"]
-    if version in known_differences:
-        lines.append(f"known differences: {known_differences[version]}")
     lacking = set()
     for target in targets:
         problems = verify((target,))

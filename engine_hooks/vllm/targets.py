@@ -8,11 +8,6 @@ from engine_hooks.engine.targets import Feature, Target
 from engine_hooks.engine.targets import one as _one
 
 SUPPORTED_VERSIONS = ("0.32.0",)  # what the engine tests run on; others are said to be untested
-KNOWN_DIFFERENCES = {
-    "0.33.0": "none that is known: the engine tests pass, with 0.32's kernels, as it has no build for CPUs",
-    "0.28.0": "none that is known: the engine tests pass",
-    "0.20.2": "its list of free blocks has no prepend_n, so nothing is pinned, discarded or evicted by name",
-}
 
 FROM_ARGS = "vllm.engine.arg_utils.EngineArgs.from_cli_args"
 SCHEDULER_CLASS = "vllm.config.scheduler.SchedulerConfig.get_scheduler_cls"

@@ -13,7 +13,7 @@ from typing import Any
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
 from engine_hooks.engine.verify import DISAGGREGATED, Problem
-from engine_hooks.vllm.targets import KNOWN_DIFFERENCES, SUPPORTED_VERSIONS, TARGETS
+from engine_hooks.vllm.targets import SUPPORTED_VERSIONS, TARGETS
 
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 # These carry contexts from engine to engine whatever the role is called; others keep what one engine has computed.
@@ -128,8 +128,7 @@ def unproven_server(args: Any) -> str:
 
 def main() -> int:
     """Print the report for operators; 0 if every feature works here."""
-    supported, known = SUPPORTED_VERSIONS, KNOWN_DIFFERENCES
-    return shared.print_report("vLLM", vllm_version(), TARGETS, supported=supported, known_differences=known)
+    return shared.print_report("vLLM", vllm_version(), TARGETS, supported=SUPPORTED_VERSIONS)
 
 
 if __name__ == "__main__":
