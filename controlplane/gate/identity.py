@@ -22,6 +22,16 @@ from controlplane.core.model.tenancy import KEY_DIGEST
 from controlplane.core.model.text import is_printable, sanitize
 from controlplane.core.model.types import MOST_NAME
 from controlplane.gate.agents import kind_of_agent
+from controlplane.gate.carriers import (
+    CLAUDE_CODE,
+    CLAUDE_CODE_AGENT,
+    CLAUDE_CODE_PARENT,
+    FIELDS,
+    HEADERS,
+    PARENT_FIELDS,
+    PARENT_HEADERS,
+    SHARED,
+)
 from controlplane.gate.placeholders import is_placeholder
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -29,34 +39,8 @@ Body = Mapping[str, Any]
 
 PROGRAM_HEADER = "x-penstock-program-id"
 _NATIVE_FIELDS = ("program_id", "custom_params.program_id", "vllm_xargs.program_id", "metadata.program_id")
-_CLAUDE_CODE = "x-claude-code-session-id"
-_CLAUDE_CODE_AGENT = "x-claude-code-agent-id"  # of a sub-agent; its main agent sends none
-_CLAUDE_CODE_PARENT = "x-claude-code-parent-agent-id"  # of a sub-agent's own sub-agent
-_FOREIGN_HEADERS = (
-    "x-litellm-session-id",
-    "x-session-id",
-    _CLAUDE_CODE,
-    "x-smg-routing-key",
-    "x-conversation-id",
-    "x-session-affinity",
-    "helicone-session-id",
-    "session-id",
-    "session_id",
-    "conversation_id",
-)
-SESSION_HEADERS = (PROGRAM_HEADER, *_FOREIGN_HEADERS)  # headers that name a program, the strongest first
-_FOREIGN_FIELDS = (
-    "session_id",
-    "litellm_session_id",
-    "session_params.id",
-    "vllm_xargs.session_id",
-    "metadata.session_id",
-    "conversation_id",
-    "conversation.id",
-    "conversation",
-    "prompt_cache_key",
-    "job_id",  # Continuum's clients
-)
+SESSION_HEADERS = (PROGRAM_HEADER, *HEADERS)  # headers that name a program, the strongest first
+_THEIRS = (*HEADERS, *PARENT_HEADERS)
 _CLAUDE_CODE_USER = "metadata.user_id"  # names a session too: as JSON, before 2.1.78 behind the last of these
 _CLAUDE_CODE_SESSION = "_session_"
 _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "metadata.parent_id"))
@@ -126,9 +110,11 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
     program_id, source = _native_id(texts, fields, PROGRAM_HEADER, _NATIVE_FIELDS)
     if not program_id:
         program_id, source = _foreign_id(texts, fields)
-    within = source == f"header {_CLAUDE_CODE}" and bool(texts.get(_CLAUDE_CODE_AGENT))
+    within = source == f"header {CLAUDE_CODE}" and bool(texts.get(CLAUDE_CODE_AGENT))
     if within:
         program_id, parent_id = _sub_agent(program_id, texts)
+    elif not parent_id:
+        parent_id, within = _foreign_parent(program_id, source, texts, fields)
     anonymous = not program_id or is_one_turn(program_id)  # a gate before this one may have made the name up
     return Identity(
         program_id=program_id or f"{ANONYMOUS}{uuid.uuid4().hex}",
@@ -169,9 +155,20 @@ def _budget(texts: Mapping[str, str], header: str) -> int:
 
 def _sub_agent(session: str, texts: Mapping[str, str]) -> tuple[str, str]:
     """A sub-agent of a session and whose it is: the session's, or another sub-agent's of it."""
-    above = texts.get(_CLAUDE_CODE_PARENT, "")
+    above = texts.get(CLAUDE_CODE_PARENT, "")
     parent = sanitize(f"{session}/{above}") if above else session
-    return sanitize(f"{session}/{texts[_CLAUDE_CODE_AGENT]}"), parent
+    return sanitize(f"{session}/{texts[CLAUDE_CODE_AGENT]}"), parent
+
+
+def _foreign_parent(program_id: str, source: str, texts: Mapping[str, str], body: Body) -> tuple[str, bool]:
+    """Whose sub-agent the client says that it is, and whether it carries the session's name, too."""
+    session = texts.get(SHARED.get(source.removeprefix("header "), ""), "")
+    named = next((texts[header] for header in PARENT_HEADERS if texts.get(header)), "") or session
+    if not named:
+        value = next((value for path in PARENT_FIELDS if isinstance(value := _id_in(body, path), str)), "")
+        named = value if isinstance(value, str) else ""
+    parent_id = sanitize(named) if named else ""
+    return parent_id, bool(session) and parent_id != program_id
 
 
 def is_one_turn(program_id: str) -> bool:
@@ -190,8 +187,8 @@ def _header_texts(headers: Headers) -> dict[str, str]:
 def _drop_placeholders(texts: dict[str, str], tenant_header: str) -> str:
     """Take headers away whose id is none; say where the first of them was."""
     first = ""
-    for name in (*_NATIVE_HEADERS, *_FOREIGN_HEADERS, _CLAUDE_CODE_AGENT, _CLAUDE_CODE_PARENT, tenant_header):
-        if (text := texts.get(name, "")) and is_placeholder(text, loose=name in _FOREIGN_HEADERS):
+    for name in (*_NATIVE_HEADERS, *_THEIRS, CLAUDE_CODE_AGENT, CLAUDE_CODE_PARENT, tenant_header):
+        if (text := texts.get(name, "")) and is_placeholder(text, loose=name in _THEIRS):
             del texts[name]
             first = first or f"header {name}"
     return first
@@ -199,7 +196,7 @@ def _drop_placeholders(texts: dict[str, str], tenant_header: str) -> str:
 
 def _placeholder_in(body: Body) -> str:
     """The first field whose id is none; ``_id_in`` leaves it out."""
-    for path in (*_NATIVE_PATHS, *_FOREIGN_FIELDS):
+    for path in (*_NATIVE_PATHS, *FIELDS):
         if isinstance(value := _field(body, path), str) and value.strip() and _id_in(body, path) is None:
             return f"body {path}"
     session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
@@ -212,7 +209,7 @@ def _id_in(body: Body, path: str) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    return None if not text or is_placeholder(text, loose=path in _FOREIGN_FIELDS) else text
+    return None if not text or is_placeholder(text, loose=path in FIELDS or path in PARENT_FIELDS) else text
 
 
 @functools.lru_cache(maxsize=64)
@@ -253,10 +250,10 @@ def _checked(text: str, source: str) -> str:
 
 
 def _foreign_id(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
-    for header in _FOREIGN_HEADERS:
+    for header in HEADERS:
         if text := texts.get(header, ""):
             return sanitize(text), f"header {header}"
-    for path in _FOREIGN_FIELDS:
+    for path in FIELDS:
         value = _id_in(body, path)
         if isinstance(value, str) and value:
             return sanitize(value), f"body {path}"

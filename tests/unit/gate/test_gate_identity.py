@@ -1,5 +1,7 @@
 """Whose turn a request is."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +143,58 @@ def test_a_sub_agents_name_is_made_good() -> None:
     identity = identify([(name.encode(), value.encode()) for name, value in told.items()], None)
     assert identity.program_id.startswith("sha256-")
     assert identity.parent_id == "s"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "program_id", "parent_id", "within"),
+    [
+        ({"thread-id": "root", "session-id": "root"}, {"prompt_cache_key": "root"}, "root", "", False),
+        ({"thread-id": "sub", "session-id": "root"}, {}, "sub", "root", True),
+        ({"thread-id": "s2", "session-id": "root", "x-codex-parent-thread-id": "sub"}, {}, "s2", "sub", True),
+        ({"thread_id": "sub", "x-codex-parent-thread-id": "root"}, {}, "sub", "root", False),
+        ({"thread-id": "undefined", "session-id": "root"}, {}, "root", "", False),
+        ({"x-opencode-session": "sub", "x-parent-session-id": "main"}, {}, "sub", "main", False),
+        ({"x-session-id": "sub", "x-parent-session-id": "null"}, {}, "sub", "", False),
+        ({"x-dynamo-session-id": "d", "x-dynamo-parent-session-id": "c"}, {}, "d", "c", False),
+        ({}, {"nvext": {"agent_context": {"session_id": "d", "parent_session_id": "c"}}}, "d", "c", False),
+        ({}, {"vllm_xargs": {"agentic_context": {"program": "p", "parent": "q"}}}, "p", "q", False),
+        ({}, {"session_id": "s", "parent_session_id": "r"}, "s", "r", False),
+        ({"x-kilocode-taskid": "k", "x-session-id": "s"}, {}, "k", "", False),
+        ({"x-sgl-routing-key": "r"}, {}, "r", "", False),
+        ({"x-session-id": "s", "x-parent-session-id": "r", "x-penstock-parent-id": "own"}, {}, "s", "own", False),
+        ({"x-session-id": "s"}, {"parent_session_id": {"id": "r"}}, "s", "", False),
+    ],
+)
+def test_agents_and_gateways_name_programs_and_their_parents_in_their_own_words(
+    headers: dict[str, str], body: dict[str, Any], program_id: str, parent_id: str, within: bool
+) -> None:
+    identity = identify([(name.encode(), value.encode()) for name, value in headers.items()], body)
+    assert (identity.program_id, identity.parent_id, identity.within) == (program_id, parent_id, within)
+
+
+def test_a_user_or_a_correlation_is_no_program() -> None:
+    """The one is who asks, the other is made anew for each request by many who send it."""
+    headers = [(b"x-correlation-id", b"c"), (b"x-request-id", b"r")]
+    assert identify(headers, {"safety_identifier": "u", "user": "u"}).anonymous
+
+
+ROOT, SUB = "00000000-0000-4000-8000-000000000000", "00000000-0000-4000-8000-000000000004"
+SESSION, TASK = "ses_00000000000000000000000000", "ses_00000000000000000000000001"
+
+
+def test_real_harnesses_sub_agents_are_programs_with_parents() -> None:
+    """What Codex 0.171, OpenCode 1.18 and Claude Code 2.1 sent, ids replaced: a root and a sub-agent of each."""
+    lines = (Path(__file__).parent / "harnesses.jsonl").read_text().splitlines()
+    found = []
+    for request in map(json.loads, lines):
+        headers = [(name.encode(), value.encode()) for name, value in request["headers"].items()]
+        identity = identify(headers, request["body"])
+        found.append((request["harness"], identity.program_id, identity.parent_id, identity.within))
+    assert found == [
+        ("codex", ROOT, "", False),
+        ("codex", SUB, ROOT, True),
+        ("opencode", SESSION, "", False),
+        ("opencode", TASK, SESSION, False),  # a claim, which proves nothing
+        ("claude", ROOT, "", False),
+        ("claude", f"{ROOT}/aaca9374d9f1afaf7", ROOT, True),
+    ]

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.gate.identity import _FOREIGN_FIELDS, _FOREIGN_HEADERS, _NATIVE_FIELDS, PROGRAM_HEADER, identify
+from controlplane.gate.carriers import FIELDS, HEADERS
+from controlplane.gate.identity import _NATIVE_FIELDS, PROGRAM_HEADER, identify
 from controlplane.gate.placeholders import is_placeholder
 from controlplane.gate.tenants import Tenants
 
@@ -47,7 +48,7 @@ def sent(where: str, value: str) -> tuple[list[tuple[bytes, bytes]], dict[str, A
 
 
 OWN = (f"header {PROGRAM_HEADER}", *(f"body {path}" for path in _NATIVE_FIELDS))
-BORROWED = (*(f"header {name}" for name in _FOREIGN_HEADERS), *(f"body {path}" for path in _FOREIGN_FIELDS))
+BORROWED = (*(f"header {name}" for name in HEADERS), *(f"body {path}" for path in FIELDS))
 
 
 @pytest.mark.parametrize("where", [*OWN, *BORROWED, "body metadata.user_id"])
