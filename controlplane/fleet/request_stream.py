@@ -21,6 +21,7 @@ from controlplane.gate.asgi import ClientGone, Message
 from controlplane.gate.bodies import BodyRefused, json_object, with_fields
 from controlplane.gate.contexts import measured
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
+from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
@@ -32,7 +33,6 @@ from controlplane.gate.requests import (
     TURN_HEADER,
     count_of,
     hold_ms,
-    is_last,
     new_turn_id,
     refusal_headers,
     refusal_problem,
@@ -172,6 +172,8 @@ class RequestStream:
         if request.method not in GATED_METHODS or not request.has_body:
             return None
         path = turn_path(unquote(request.path))
+        if path in ENDING_PATHS:
+            await self._end_program(request, path)
         if path not in self._picker.paths:
             return None
         self._reply = WatchedReply(self._picker.replies, path)
@@ -181,8 +183,17 @@ class RequestStream:
         size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
         return self._ticket_for(request, identity, PromptSize(agent=identity.agent), size)
 
-    async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
-        """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
+    async def _end_program(self, request: Request, path: str) -> None:
+        """Whoever asks for it is answered here, or by the engine where that has such a path."""
+        is_shown = request.body_mode in (BUFFERED, DUPLEX)
+        body = await self._body_of(request, encoding_of(request.headers)) if is_shown else None
+        identity = self._picker.gate.tenants.identify(request.headers, body[0] if body else None)
+        answer = ended(self._picker.gate, identity)
+        if not ENDING_PATHS[path]:
+            await self._answer(HTTPStatus.OK, answer, {})
+
+    async def _body_of(self, request: Request, encoding: str) -> tuple[dict[str, Any], int] | None:
+        """The request's body, and its bytes; None for what is no JSON object."""
         if request.body_mode == BUFFERED:
             await self._context.write(messages.go_on("request_headers"))
             if self._picker.is_crowded:  # say so before the body, which costs far more, has its turn in the loop
@@ -195,17 +206,23 @@ class RequestStream:
         elif self._api_of(self._picker.choice.any(request.subset)) is not None:
             self._body = data
         body = await json_object(data)
-        if body is None:
+        return None if body is None else (body, len(data))
+
+    async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
+        """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
+        found = await self._body_of(request, encoding)
+        if found is None:
             return None
+        body, size = found
         identity = self._picker.gate.tenants.identify(request.headers, body)
-        prompt = await measured(body, len(data))
+        prompt = await measured(body, size)
         if identity.anonymous and self._picker.continuity is not None:
             identity = self._picker.continuity.name(identity, body, prompt)
             self._continued = identity.program_id
-        self._is_last = is_last(body)
+        self._is_last = is_last(request.headers, body)
         if not (self._is_last or identity.anonymous):
             self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
-        ticket = self._ticket_for(request, identity, self._picker.contexts.size(identity, prompt), len(data))
+        ticket = self._ticket_for(request, identity, self._picker.contexts.size(identity, prompt), size)
         if not identity.anonymous:
             self._prompt = prompt
         return ticket

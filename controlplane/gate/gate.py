@@ -192,6 +192,13 @@ class Gate:
             False,
         )
 
+    def client_ended(self, program_id: str) -> bool:
+        """Report that the program's client says that it is over; False for one that is not known here."""
+        if self._programs.get(program_id) is None:
+            return False
+        self._send(ProgramEnded(program_id=program_id, reason="its client ended it"), True)
+        return True
+
     def end_program(self, program_id: str) -> None:
         """End a program: its grant goes. Running turns go on, and held turns stay held."""
         program = self._programs.get(program_id)

@@ -14,6 +14,7 @@ from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
+from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
 from controlplane.gate.problems import problem
@@ -25,7 +26,6 @@ from controlplane.gate.requests import (
     HOLD_HEADER,
     TURN_HEADER,
     hold_ms,
-    is_last,
     is_retried,
     new_turn_id,
     refusal_headers,
@@ -99,7 +99,7 @@ class GateMiddleware:
             await self._app(scope, receive, send)
         elif _asks_for_health(scope):
             await send_json(send, HTTPStatus.OK, self._health())
-        elif path in self._paths and scope["method"] in GATED_METHODS:
+        elif (path in self._paths or path in ENDING_PATHS) and scope["method"] in GATED_METHODS:
             _without_slash(scope)
             await self._turn(path, scope, receive, send)
         else:
@@ -138,6 +138,13 @@ class GateMiddleware:
         except BadIdentity as bad:
             status = HTTPStatus.BAD_REQUEST
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
+            return
+        if path in ENDING_PATHS:
+            answer = ended(self._gate, identity)
+            if ENDING_PATHS[path]:
+                await self._app(scope, replay.receive, send)
+            else:
+                await send_json(send, HTTPStatus.OK, answer)
             return
         prompt = await measured(body, body_bytes)
         continuity = self._continuity if identity.anonymous else None
@@ -181,10 +188,11 @@ class GateMiddleware:
         try:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
-            tape = ReplyTape(path, None if identity.anonymous or is_last(body) else body)
-            ended = functools.partial(self._ended, request, tape, prompt)
+            is_final = is_last(scope["headers"], body)
+            tape = ReplyTape(path, None if identity.anonymous or is_final else body)
+            over = functools.partial(self._ended, request, tape, prompt, is_final=is_final)
             try:
-                await self._app(scope, replay.receive, _watched(scope, send, request, tape, ended))
+                await self._app(scope, replay.receive, _watched(scope, send, request, tape, over))
             except Exception:
                 if not tape.status:  # the server around us answers so
                     tape.begin(HTTPStatus.INTERNAL_SERVER_ERROR, ())
@@ -193,18 +201,18 @@ class GateMiddleware:
                             await early.fail()
                 raise
             finally:
-                ended()
+                over()
         finally:
             self._gate.leave(ticket)
 
-    def _ended(self, request: GatedRequest, tape: ReplyTape, prompt: Prompt) -> None:
+    def _ended(self, request: GatedRequest, tape: ReplyTape, prompt: Prompt, *, is_final: bool) -> None:
         """Report what became of the turn: once, whether its reply is complete, was cut or never began."""
         ticket, body = request.ticket, request.body
         if not (ticket.anonymous or tape.status >= HTTPStatus.BAD_REQUEST):  # what was refused is nowhere's context
             self._contexts.remember(ticket.program_id, ticket.turn_id, prompt)
         if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.anonymous:
             return
-        if is_last(body):
+        if is_final:
             if not is_retried(tape.status):
                 self._gate.reply_read(ticket, (), is_last=True)
         elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:

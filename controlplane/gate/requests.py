@@ -23,7 +23,6 @@ HOLD_HEADER = "x-penstock-hold-ms"
 TURN_HEADER = "x-penstock-turn-id"
 NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it
 _MOST_DIGITS = 18
-_LAST_STEP = "is_last_step"  # in the body of Continuum's clients
 _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
 _TIMEOUTS = {
@@ -85,11 +84,6 @@ def timeout_from(headers: Iterable[tuple[bytes, bytes]]) -> float:
         if name in _TIMEOUTS and _NUMBER.fullmatch(text := value.decode("latin-1").strip())
     )
     return min((each for each in said if each > 0), default=0.0)
-
-
-def is_last(body: dict[str, Any]) -> bool:
-    """Whether the client says that this turn is its program's last."""
-    return body.get(_LAST_STEP) is True
 
 
 def is_retried(status: int) -> bool:

@@ -1,0 +1,29 @@
+"""What clients end a program by, where Envoy carries their requests."""
+
+import json
+
+import pytest
+from support.pickers import asking, picker
+from test_picker_streams import A, chat, reading_bodies
+
+from controlplane.core.model.events import ProgramEnded
+from controlplane.gate.endings import ENDING_PATHS
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize("path", ENDING_PATHS)
+async def test_a_program_that_the_gate_knows_is_ended(path: str) -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        turn = await reading_bodies(ask)
+        await turn.body(chat(session_id="s"))
+        await turn.reply()
+        asked = await reading_bodies(ask, {":path": path})
+        await asked.body(json.dumps({"session_id": "s"}).encode())
+        reply = await asked.reply()
+        assert [event.program_id for event in it.of(ProgramEnded)] == ["s"]
+        if ENDING_PATHS[path]:
+            assert reply.WhichOneof("response") == "request_body", "it goes on to the engine"
+        else:
+            answer = reply.immediate_response
+            assert (answer.status.code, json.loads(answer.body)) == (200, {"program_id": "s", "ended": True})
