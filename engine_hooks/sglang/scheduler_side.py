@@ -43,13 +43,16 @@ class SchedulerSide:
         self._speaks = True  # for all ranks
 
     def account(self) -> dict[str, object] | None:
-        """What the health page shows of this process; None if another tells it. Called in a thread of its own."""
-        if not self._speaks:
-            return None
+        """What the health page shows of this process; None if another tells it. Called in a thread of its own.
+
+        SGLang 0.5.23 loads plugins in processes without a scheduler, too: they have nothing to tell.
+        """
         attached = self.attached
+        if not self._speaks or (attached is None and not self.passive_because):
+            return None
         report = account(self.guard, attached.emitter if attached is not None else None)
         if attached is None:
-            return {**report, "passive_because": self.passive_because} if self.passive_because else report
+            return {**report, "passive_because": self.passive_because}
         return {**report, **attached.account()}
 
     def scheduler_made(self, result: Any, saved: Any, scheduler: Any, *args: Any) -> None:

@@ -35,6 +35,7 @@ OF_A_FLEET = {
     "Kubernetes engines",
     "Kubernetes leader",
 }
+OF_A_GATE = {"upstream", "engine API"}
 # What else begins a task or a thread, by file and by what it runs; and what becomes of it when it raises.
 OTHERS = {
     ("daemon/compose.py", "_obey_signals"): "an error in obeying is counted; nothing else raises",
@@ -48,6 +49,10 @@ OTHERS = {
     ("fleet/leader.py", "checkup.run"): "ends the engine checks, which begin anew",
     ("fleet/ext_proc.py", "self._set_health"): "sets three values in memory",
     ("fleet/pluginless.py", "asyncio.to_thread"): "closes an emitter, which raises nothing",
+    ("fleet/engine_turn.py", "self._api.before_turn"): "ends its request, which waits for it",
+    ("fleet/outside.py", "_tell"): "ends the gate, which its supervisor starts again",
+    ("fleet/outside.py", "work"): "ends the gate: a part of it cannot be started",
+    ("fleet/outside_picker.py", "self._tell_if_nobody_decides"): "ends the picker, which is started again",
     ("fleet/watchdog.py", "self._watch"): "ends the process where its loop hangs: it is what is fatal",
     ("gate/asgi.py", "self._receive"): "ends its request, which waits for it",
     ("gate/middleware.py", "self._gate.enter"): "ends its request, which waits for it",
@@ -58,6 +63,7 @@ OTHERS = {
     ("transport/listener.py", "self._begin"): "ends its connection",
     ("transport/delivery.py", "client.flush"): "ends the delivery, which waits for it",
     ("engine_hooks/engine/board.py", "_post"): "goes on after an error",
+    ("engine_hooks/llamacpp/api.py", "work"): "ends the engine's API, which begins anew",
     ("engine_hooks/tools/mcp_http_proxy.py", "self._notify"): "a notice is lost",
     ("engine_hooks/tools/mcp_proxy.py", "self._feed"): "its parts are guarded; it ends with its pipe",
     ("engine_hooks/tools/mcp_proxy.py", "self._watch"): "its parts are guarded",
@@ -90,7 +96,7 @@ def begun() -> set[tuple[str, str]]:
 
 def test_what_becomes_of_each_task_is_written_down() -> None:
     assert begun() == OTHERS.keys()
-    assert set(FATES) >= OF_A_FLEET
+    assert set(FATES) >= OF_A_FLEET | OF_A_GATE
 
 
 ERRORS = (OSError(errno.EMFILE, "Too many open files"), RecursionError("too deep"), MemoryError())
@@ -141,7 +147,7 @@ async def grants(bus: BusClient, number: int) -> None:
 
 @pytest.mark.asyncio
 async def test_each_task_raises_and_it_decides_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raising, ours = Raising(monkeypatch), FATES.keys() - OF_A_FLEET
+    raising, ours = Raising(monkeypatch), FATES.keys() - OF_A_FLEET - OF_A_GATE
     async with serving(tmp_path) as bus:
         await grants(bus, 1)
         await eventually(lambda: all(raising.raised[name] == len(ERRORS) for name in ours), what="all errors")
@@ -162,9 +168,10 @@ async def test_each_task_of_a_fleet_is_started_again(monkeypatch: pytest.MonkeyP
     await Tasks().keep("picker", work)
     assert (len(done), raising.raised["picker"]) == (len(ERRORS), len(ERRORS))
     texts = [
-        (ROOT / "controlplane/fleet" / f"{part}.py").read_text() for part in ("compose", "in_cluster", "leader")
+        (ROOT / "controlplane/fleet" / f"{part}.py").read_text()
+        for part in ("compose", "in_cluster", "leader", "outside_picker")
     ]
-    for name in OF_A_FLEET:
+    for name in OF_A_FLEET | OF_A_GATE:
         assert any(f'"{name}"' in text for text in texts)
 
 

@@ -28,7 +28,11 @@ os.environ.update(
 )
 os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_HOST_IP="127.0.0.1")
 os.environ.update(
-    VLLM_LOGGING_LEVEL="ERROR", VLLM_PLUGINS="", PENSTOCK_PLUGIN_PORT="8000", PENSTOCK_PLUGIN_BOARD=""
+    PENSTOCK_PLUGIN_LABELS="penstock",
+    VLLM_LOGGING_LEVEL="ERROR",
+    VLLM_PLUGINS="",
+    PENSTOCK_PLUGIN_PORT="8000",
+    PENSTOCK_PLUGIN_BOARD="",
 )
 
 from models import MODELS, write_model

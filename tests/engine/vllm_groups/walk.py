@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-os.environ.update(PENSTOCK_PLUGIN_PORT="8000", PENSTOCK_PLUGIN_BOARD="")
+os.environ.update(PENSTOCK_PLUGIN_PORT="8000", PENSTOCK_PLUGIN_BOARD="", PENSTOCK_PLUGIN_LABELS="penstock")
 
 from shapes import MOST_TOKENS, SHAPES, Shape, make_scheduler
 from vllm.sampling_params import SamplingParams
