@@ -25,7 +25,7 @@ from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
-from controlplane.gate.request_ids import CARRIERS, RANK_HEADER, REQUEST_ID_HEADER, Carried, request_id_with
+from controlplane.gate.request_ids import ID_HEADERS, RANK_HEADER, REQUEST_ID_HEADER, Carried, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
     HEALTH_PATH,
@@ -161,7 +161,7 @@ class RequestStream:
         if self._picker.names_in_request_id():
             carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
             client_own = request.header(REQUEST_ID_HEADER.encode())
-            own |= dict.fromkeys(CARRIERS, request_id_with(carried, client_own))
+            own |= dict.fromkeys(ID_HEADERS, request_id_with(carried, client_own))
             rank = rank_of(engines[0].place)
             if rank is not None and not request.header(RANK_HEADER.encode()):  # whose client says where has its way
                 own[RANK_HEADER] = str(rank)

@@ -16,7 +16,7 @@ from controlplane.core.model.text import sanitize
 
 REQUEST_ID_HEADER = "x-request-id"
 RANK_HEADER = "x-data-parallel-rank"  # by which that front end sends a request to one of its ranks
-CARRIERS = (REQUEST_ID_HEADER, "x-smg-routing-key")
+ID_HEADERS = (REQUEST_ID_HEADER, "x-smg-routing-key")
 _MARK = "penstock"
 _CARRIED = re.compile(
     rf".*{_MARK}:([0-9a-f]{{32}}):([^:]+):([0-9a-f-]{{0,55}}):", re.DOTALL
@@ -34,7 +34,7 @@ class Carried:
 
 
 def request_id_with(carried: Carried, own: str = "") -> str:
-    """The value of each of ``CARRIERS`` that carries it: ``own``, what the client calls its request, and that.
+    """The value of each of ``ID_HEADERS`` that carries it: ``own``, what the client calls its request, and that.
 
     ASCII alone, whatever they hold: ``OWN:penstock:TURN:PROGRAM:TRACE:``.
     """
