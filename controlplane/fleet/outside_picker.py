@@ -29,7 +29,7 @@ from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
 from controlplane.fleet.pluginless import PluginlessEngines
-from controlplane.fleet.roster import Engine, Roster
+from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.fleet.upstream import MORE_PATHS, Server, Upstream, recognized, upstream_of
 from controlplane.gate import GATED_PATHS, Continuity, GateLimits
 from controlplane.gate.authority import Mode
@@ -47,6 +47,7 @@ from controlplane.transport.roles import BusRole
 from controlplane.wire.control import METHODS, Fields
 
 _LOOK_S = 2.0
+_RECOGNIZE_NS = seconds(30)  # of one that is known: SGLang's pages ask its schedulers
 _SPEAKS_WITHIN_NS = seconds(15)  # an engine tells of its pool once a second
 _DAEMON_WITHIN_S = 30  # it is started as we are; after that we go by what the server says
 _ANSWERS_WITHIN_S = 2.0
@@ -61,6 +62,7 @@ class OutsidePicker:
         self._options = options
         self.upstream: Upstream = upstream_of(options.upstream)
         self.server: Server | None = None  # until it answers
+        self._recognized_ns = 0
         self._began_ns, self._was_told = clocks.awake_ns(), False  # by the daemon, who tells of engines
         self._place = self.upstream.place(options.node)  # or of its data-parallel ranks, once they tell
         self._bus = resolve_url(None, options.node, options.state_path, role=BusRole.ENGINE)
@@ -158,7 +160,7 @@ class OutsidePicker:
         timeout = aiohttp.ClientTimeout(total=_ANSWERS_WITHIN_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             while True:
-                server = await recognized(http, self.upstream, wholly=self.server is not None)
+                server = await self._recognized(http) if self._is_to_be_recognized() else self.server
                 is_new = server is not None and server != self.server
                 self.server = server or self.server
                 if self.server is not None:
@@ -169,6 +171,17 @@ class OutsidePicker:
                             self.server, self.upstream, knows_pool=bool(told_at or self._options.pool_tokens)
                         )
                 await anyio.sleep(_LOOK_S)
+
+    def _is_to_be_recognized(self) -> bool:
+        """Not known yet, away and so perhaps another one when it is back, or not asked for a while."""
+        is_old = clocks.awake_ns() - self._recognized_ns >= _RECOGNIZE_NS
+        return self.server is None or self._engine.standing is Standing.GONE or is_old
+
+    async def _recognized(self, http: aiohttp.ClientSession) -> Server | None:
+        server = await recognized(http, self.upstream, wholly=self.server is not None)
+        if server is not None:
+            self._recognized_ns = clocks.awake_ns()
+        return server
 
     def _update(self, told_at: Sequence[str]) -> None:
         """``told_at``: the places at which a plugin tells of it."""
