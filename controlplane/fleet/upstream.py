@@ -15,6 +15,7 @@ from controlplane.gate.requests import HEALTH_PATH
 
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
 _METRICS, _PROPS = "/metrics", "/props"
+_WORKERS = "tokenizer_worker_num"  # of SGLang's /server_info
 _MOST_BYTES = 16 << 20
 MORE_PATHS = (
     *("/chat/completions", "/completions", "/completion", "/responses"),  # of llama.cpp and others, without /v1
@@ -94,7 +95,7 @@ def gateless_front_end(said: Mapping[str, Any]) -> str:
     """What serves HTTP where those pages say this, if it is known to have no place for a gate; else empty."""
     if "rust_frontend_version" in said:
         return "vLLM's Rust front end"
-    workers = said.get("tokenizer_worker_num")
+    workers = said.get(_WORKERS)
     return "SGLang with several tokenizer workers" if isinstance(workers, int) and workers > 1 else ""
 
 
@@ -128,7 +129,7 @@ async def recognized(http: aiohttp.ClientSession, upstream: Upstream, *, wholly:
     has_slots = type(props.get("total_slots")) is int
     number = props.get("build_info") if has_slots else said.get("version")
     return Server(
-        engine=page.engine or ("llamacpp" if has_slots else ""),
+        engine=page.engine or ("llamacpp" if has_slots else "sglang" if _WORKERS in said else ""),
         version=number if isinstance(number, str) else "",
         front_end=gateless_front_end(said),
         gate=str(health.get("mode", "")),
