@@ -30,14 +30,15 @@ from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
-from controlplane.fleet.upstream import MORE_PATHS, Server, Upstream, recognized, upstream_of
-from controlplane.gate import GATED_PATHS, Continuity, GateLimits
+from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
+from controlplane.gate import GATED_PATHS, MORE_PATHS, Continuity, GateLimits
 from controlplane.gate.authority import Mode
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import (
     ADDRESS_VARIABLE,
     MOST_SOCKET_PATH_BYTES,
+    api_address,
     control_path,
     resolve_url,
     url_from_env,
@@ -234,7 +235,7 @@ class OutsidePicker:
     def _control_api(self) -> str:
         """Where the daemon is asked; empty where nobody knows."""
         if (address := os.environ.get(ADDRESS_VARIABLE, "")) or url_from_env():  # of a bus it may be anywhere
-            return address
+            return api_address(address)
         path = control_path(self._options.node, self._options.state_path)
         return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
 

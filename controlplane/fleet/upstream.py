@@ -17,12 +17,6 @@ _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
 _METRICS, _PROPS = "/metrics", "/props"
 _WORKERS = "tokenizer_worker_num"  # of SGLang's /server_info
 _MOST_BYTES = 16 << 20
-MORE_PATHS = (
-    *("/chat/completions", "/completions", "/completion", "/responses"),  # of llama.cpp and others, without /v1
-    *("/api/chat", "/api/generate"),  # Ollama's
-    *("/invocations", "/inference/v1/generate", "/cohere/v2/chat"),
-)
-"""Where servers generate beside the usual paths, ``GATED_PATHS``."""
 SAYING = ("/version", "/server_info")
 """Where vLLM's servers, and SGLang's, say what they are."""
 

@@ -157,7 +157,6 @@ def test_behind_a_gate_running_programs_are_kept_and_ended_ones_go_first(
 def test_without_the_flag_it_is_as_any_server_and_says_why(stock_engine: EngineServer, tmp_path: Path) -> None:
     async def story(client: EngineClient, http: aiohttp.ClientSession, log: Path) -> None:
         health = await shows(http, client.url, log, "it was started without --enable-session-radix-cache")
-        assert health["engine"]["pool"] == "the metrics page of sglang"
         assert "--enable-session-radix-cache" in health["engine"]["retention"]
         assert (await client.chat("p", "w1")).status == 200
 

@@ -20,8 +20,7 @@ from support.daemon_process import eventually, run_python
 from support.outside_gates import health_of
 from support.ports import free_port, is_listening
 
-from controlplane.fleet.upstream import MORE_PATHS
-from controlplane.gate import GATED_PATHS
+from controlplane.gate import GATED_PATHS, MORE_PATHS
 from controlplane.transport.endpoint import read_endpoint
 
 pytestmark = pytest.mark.asyncio
