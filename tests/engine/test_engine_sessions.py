@@ -48,7 +48,7 @@ class Client(EngineClient):
     async def post(self, path: str, body: Any, program_id: str = "", **more: str) -> Any:
         if not program_id:
             return await super().post(path, body, **more)
-        ticket = Ticket(program_id=program_id, turn_id=str(time.monotonic_ns()), source="", anonymous=False)
+        ticket = Ticket(program_id=program_id, turn_id=str(time.monotonic_ns()))
         try:
             return await super().post(path, {**body, **await self._api.before_turn(ticket, path)}, program_id)
         finally:

@@ -26,7 +26,7 @@ CHAT = "/v1/chat/completions"
 
 
 def ticket(program: str, turn: str = "1", parent: str = "", *, anonymous: bool = False) -> Ticket:
-    return Ticket(program_id=program, turn_id=turn, source="", anonymous=anonymous, parent_id=parent)
+    return Ticket(program_id=program, turn_id=turn, anonymous=anonymous, parent_id=parent)
 
 
 def ready(most: int = MOST) -> Sessions:
