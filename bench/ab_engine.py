@@ -4,11 +4,11 @@ Agents arrive open (Poisson), each runs to its end, and all are counted; a hold 
 A system is `stock` (no plugin), `priority` (vLLM without a plugin and with its own priorities: who came first goes
 first), `agentinfer=FOLDER` (the unpacked wheel of another control plane for vLLM), `static-N` (plugin and daemon, a
 fixed window of N programs), a preset, or NAME=FILE.toml, a daemon's configuration; the last three with `+outside`
-behind them, by `penstock gate` before an engine without the plugin, or `+halves`, with it there. Each run has a
-fresh engine, nats-server and daemon, and takes minutes: `run` takes hours. A finished run is a line of the results
-file and is not run again; Ctrl-C loses the run in progress only. What programs tell of themselves (`--telemetry`)
-is a part of the scenario, as the load and the engine are: runs of another one are never compared. Without a
-command: the report.
+behind them, by `penstock gate` before an engine without the plugin, `+sessions`, by SGLang's own there, or
+`+halves`, with the plugin there. Each run has a fresh engine, nats-server and daemon, and takes minutes: `run`
+takes hours. A finished run is a line of the results file and is not run again; Ctrl-C loses the run in progress
+only. What programs tell of themselves (`--telemetry`) is a part of the scenario, as the load and the engine are:
+runs of another one are never compared. Without a command: the report.
 
 `run --gpu --environment FOLDER` serves a Llama-3.1-8B shape on a GPU. FOLDER is the virtual environment of an
 engine that runs there, with `pip install 'penstock-agents[sglang]'` or `'penstock-agents[vllm]'` in it. The weights

@@ -11,7 +11,7 @@ from pathlib import Path
 from vllm_server import PATH
 
 from ab import ROOT
-from ab.kinds import VLLM, Kind
+from ab.kinds import SGLANG, VLLM, Kind
 from controlplane.config import parse, show
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.policies.presets import PRESETS
@@ -20,7 +20,8 @@ from controlplane.lab.workload import provenance
 STOCK = "stock"
 PRIORITY = "priority"
 AGENTINFER = "agentinfer"
-_OUTSIDE, _BOTH = "+outside", "+halves"
+_ENDINGS = {"+outside": (False, ()), "+halves": (True, ()), "+sessions": (False, ("--enable-session-radix-cache",))}
+"""A gate outside: whether the plugin is in the engine's scheduler, and what the engine is started with beside."""
 _STATIC = re.compile(r"static-(\d+)")
 # agentinfer's cost model knows a GPU: these are the 20m shape's times on two cores.
 _AGENTINFER_COSTS = {
@@ -103,15 +104,16 @@ def parse_system(text: str, kind: Kind) -> System:
     """``stock``, ``static-8``, a preset's name, ``NAME=FILE.toml`` and the like. Raises ``ConfigError``.
 
     With ``+outside`` behind it: by `penstock gate` before an engine without the plugin; with ``+halves``: before
-    one whose scheduler has it.
+    one whose scheduler has it; with ``+sessions``: before an SGLang that has sessions in the plugin's place.
     """
-    whole, ending = text.removesuffix(_OUTSIDE), text.endswith(_OUTSIDE)
-    half, both = text.removesuffix(_BOTH), text.endswith(_BOTH)
-    if ending or both:
-        inner = parse_system(half if both else whole, kind)
+    inside, plus, ending = text.rpartition("+")
+    if (found := _ENDINGS.get(plus + ending)) is not None:
+        inner, (in_engine, flags) = parse_system(inside, kind), found
         if not inner.toml:
             raise ConfigError(f"--systems: {text}: only a preset or a configuration has a gate outside")
-        return replace(inner, name=text, outside=True, in_engine=both)
+        if flags and kind.name != SGLANG:
+            raise ConfigError(f"--systems: {text}: only SGLang has such sessions")
+        return replace(inner, name=text, outside=True, in_engine=in_engine, flags=flags)
     name, separator, file = text.partition("=")
     if name == AGENTINFER:
         return agentinfer(Path(file).absolute(), kind)

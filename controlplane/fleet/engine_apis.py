@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from controlplane.core.model.commands import Command
-from controlplane.core.model.events import Event
+from controlplane.core.model.events import NO_PLUGIN
 from controlplane.daemon.process.logs import logger
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine
@@ -17,15 +18,23 @@ _FOLDERS = "engine_hooks"
 _log = logger("gate")
 
 
+def _has(engine: str, module: str) -> bool:
+    """Whether that engine's folder, ``Server.engine``, has such a module."""
+    folder = f"{_FOLDERS}.{engine}"
+    return engine.isidentifier() and find_spec(folder) is not None and find_spec(f"{folder}.{module}") is not None
+
+
 def api_maker(engine: str) -> Callable[[EngineAccess], EngineApi] | None:
-    """What makes the API of an engine of that kind, ``Server.engine``; None where there is none."""
-    if not engine.isidentifier() or find_spec(f"{_FOLDERS}.{engine}") is None:
+    """What makes the API of an engine of that kind; None where there is none."""
+    if not _has(engine, "api"):
         return None
-    name = f"{_FOLDERS}.{engine}.api"
-    if find_spec(name) is None:
-        return None
-    make: Callable[[EngineAccess], EngineApi] = import_module(name).engine_api
+    make: Callable[[EngineAccess], EngineApi] = import_module(f"{_FOLDERS}.{engine}.api").engine_api
     return make
+
+
+def has_api_alone(engine: str) -> bool:
+    """Whether one of that kind has an API and never a plugin: all that is told of it, its pool too, we tell."""
+    return _has(engine, "api") and not _has(engine, "plugin")
 
 
 class ObeyingEngine:
@@ -39,26 +48,27 @@ class ObeyingEngine:
         self._saved = Path(saved_path) if saved_path else None
         self._saved_bytes = saved_bytes
         self._api: EngineApi | None = None
+        self._stays_out = False
+        self._problem = NO_PLUGIN
         self._is_there = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def found(self, engine: Engine, kind: str) -> None:
-        """It is of that kind; once it was found, nothing changes."""
+    def found(self, engine: Engine, kind: str, *, has_plugin: bool) -> None:
+        """It is of that kind, and so it stays. Where a plugin is in it, that decides, and its API stays out."""
         make = api_maker(kind)
-        if make is None or self._api is not None:
-            return
-
-        def made(emit: Callable[[Event], None]) -> EngineApi:
-            return make(
+        if self._api is None and make is not None and not has_plugin:
+            emit = partial(self._pluginless.tell, engine.place)
+            self._api = make(
                 EngineAccess(
                     address=engine.address, emit=emit, saved_path=self._saved, saved_bytes=self._saved_bytes
                 )
             )
-
-        self._api = self._pluginless.obey_by(engine.place, made)
-        if self._api is not None:
-            _log.info("engine", place=engine.place, obeys="by its API", saves=str(self._saved or "nothing"))
             self._is_there.set()
+        self._stays_out = has_plugin
+        self._pluginless.obey_by(engine.place, None if has_plugin else self._api)
+        if (problem := self.problem) != self._problem:
+            self._problem = problem
+            _log.info("engine", place=engine.place, obeys=f"no: {problem}" if problem else "by its API")
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -68,11 +78,12 @@ class ObeyingEngine:
 
     def hears(self, command: Command) -> bool:
         """Whether it does something about a command. Any thread may tell it."""
-        if self._api is None:
+        if self._api is None or self._stays_out:
             return False
         self._loop.call_soon_threadsafe(self._api.on_command, command)
         return True
 
     @property
-    def obeys(self) -> bool:
-        return self._api is not None and not self._api.problem
+    def problem(self) -> str:
+        """Why it obeys nobody by its API; empty if it does."""
+        return NO_PLUGIN if self._api is None or self._stays_out else self._api.problem

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from signal import SIGINT, SIGTERM
+from signal import SIGINT, SIGTERM, Signals
 from subprocess import DEVNULL
 
 import aiohttp
@@ -46,6 +46,8 @@ _ENDS_WITHIN_S = 10.0
 _AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LOOK_S = 2.0
+_LOOKS = 3  # in which Envoy takes one for another state: it asks each second, three times
+_DRAINS_WITHIN_S, _DRAIN_LOOK_S = 20.0, 0.2  # Kubernetes kills after 30 s, and our parts have 10 s of these
 _BACK_WITHIN_S = 30.0  # as long as gates wait for a daemon before they let turns in
 _READY_WITHIN_S = 60.0  # of a busy machine
 _MOST_WORKERS = 4  # of Envoy: its default is one for each CPU of a node
@@ -83,6 +85,7 @@ class Child:
         self._name, self._command, self._log_path = name, [*ends_with_us(), *command], log
         self._another = another
         self._runs = 0
+        self.process: Process | None = None  # that runs now
 
     async def keep(self) -> None:
         """Until cancelled; then it is ended. Raises ``EngineUnavailable`` where its first start fails."""
@@ -90,9 +93,11 @@ class Child:
         while True:
             await self._while_another_does()
             began_s, process = clocks.awake_s(), await self._begin()
+            self.process = process
             try:
                 status = await process.wait()
             finally:
+                self.process = None
                 await _end(process)
             lived_s, self._runs = clocks.awake_s() - began_s, self._runs + 1
             failed = self._runs == 1 and lived_s < _AT_ONCE_S and status > 0
@@ -136,6 +141,59 @@ async def _end(process: Process) -> None:
             await process.wait()
 
 
+class EnvoyAdmin:
+    """Envoy's own pages, at ``address``, ``HOST:PORT`` or ``unix:PATH``."""
+
+    def __init__(self, address: str) -> None:
+        path = address.removeprefix("unix:")
+        self._url = "http://envoy" if path != address else f"http://{address}"
+        self._socket = path if path != address else ""
+
+    async def ask(self, method: str, page: str) -> str:
+        """What it answers; empty where it does not."""
+        connector = aiohttp.UnixConnector(self._socket) if self._socket else aiohttp.TCPConnector()
+        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(_LOOK_S)) as http:
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with http.request(method, f"{self._url}{page}") as answer:
+                    return await answer.text()
+        return ""
+
+    async def figure(self, name: str) -> int | None:
+        """A counter or gauge; None where it tells none."""
+        value = (await self.ask("GET", f"/stats?filter=^{name}$")).rpartition(":")[2].strip()
+        return int(value) if value.isdecimal() else None
+
+
+async def _replace_frozen(picker: Child, envoy: EnvoyAdmin) -> None:
+    """Kill a picker that Envoy hears no more, though it did: as a whole it is stopped, and its watchdog with it."""
+    known, heard, missed = picker.process, 0, 0
+    while True:
+        await sleep(_LOOK_S)
+        if picker.process is not known:
+            known, heard, missed = picker.process, 0, 0
+        healthy = await envoy.figure("cluster.pickers.membership_healthy")
+        if healthy:
+            heard, missed = heard + 1, 0
+        elif healthy == 0 and heard >= _LOOKS:  # it is that one which was heard, and no longer the one before
+            missed += 1
+        if known is not None and missed >= _LOOKS:
+            _log.warning("the picker does not answer", action="killing it: another takes its place")
+            with suppress(ProcessLookupError):
+                known.kill()
+            missed = 0
+
+
+async def _drain(envoy: EnvoyAdmin, end: Callable[[], object]) -> None:
+    """Take no new connections, let what runs come to its end, if that is soon, and then ``end``."""
+    _log.info("draining", within_s=_DRAINS_WITHIN_S)
+    await envoy.ask("POST", "/healthcheck/fail")  # so that connections are closed with their next answer
+    await envoy.ask("POST", "/drain_listeners")
+    with move_on_after(_DRAINS_WITHIN_S):
+        while await envoy.figure("http.front.downstream_rq_active"):  # noqa: ASYNC110  only it knows
+            await sleep(_DRAIN_LOOK_S)
+    end()
+
+
 def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
     # Said here, not by the picker whenever it starts.
@@ -160,17 +218,14 @@ async def _serve(options: GateOptions, daemon: list[str]) -> None:
 async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, daemon: list[str]) -> None:
     """Two in one folder would take each other's picker."""
     try:
-        picker = _address(folder / "picker.sock")
-        envoy = _envoy(
-            options, Engine(place=upstream.place(options.node), address=upstream.address), folder, picker
-        )
+        picker, admin_at = _address(folder / "picker.sock"), _address(folder / "envoy.sock")
+        engine = Engine(place=upstream.place(options.node), address=upstream.address)
+        envoy, admin = _envoy(options, engine, folder, picker, admin_at), EnvoyAdmin(admin_at)
     except OSError as error:
         raise ConfigError(f"state_dir: cannot write in {folder}: {error.strerror or error}") from None
     told = msgspec.json.encode(msgspec.structs.replace(options, picker=picker)).decode()
-    works = [
-        Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told]).keep,
-        Child("Envoy", envoy, folder / "envoy.log").keep,
-    ]
+    asked = Child("the picker", [sys.executable, "-m", "controlplane.fleet.outside_picker", told])
+    works = [asked.keep, Child("Envoy", envoy, folder / "envoy.log").keep]
     another = partial(holder, options.node, options.state_path)
     if not url_from_env():
         works.insert(0, Child("the daemon", daemon, another=another).keep)
@@ -180,10 +235,22 @@ async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, d
         for work in works:
             tasks.start_soon(work)
         tasks.start_soon(_tell, options, upstream.address)
-        await on_signals(lambda _: tasks.cancel_scope.cancel(), SIGINT, SIGTERM)
+        tasks.start_soon(_replace_frozen, asked, admin)
+        told_to_end = 0
+
+        def end(number: Signals) -> None:
+            """A second signal is impatience, and so is Ctrl-C."""
+            nonlocal told_to_end
+            told_to_end += 1
+            if number == SIGTERM and told_to_end == 1:
+                tasks.start_soon(_drain, admin, tasks.cancel_scope.cancel)
+            else:
+                tasks.cancel_scope.cancel()
+
+        await on_signals(end, SIGINT, SIGTERM)
 
 
-def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> list[str]:
+def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str, admin: str) -> list[str]:
     """The command that runs it. Raises ``OSError``, and ``ConfigError`` for what cannot be."""
     endpoints, config = folder / "eds.json", folder / "envoy.yaml"
     plane = DataPlane(
@@ -191,7 +258,7 @@ def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str) -> l
         endpoints=endpoints,
         name=f"{options.node}-gate",
         listen=options.listen,
-        admin=_address(folder / "envoy.sock"),
+        admin=admin,
         health_path="",  # with one server there is nobody else to ask: what it answers is the answer
         watches_bodies=True,
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, CommandRejected
+from controlplane.core.model.events import NO_PLUGIN, PLUGINLESS, CommandRejected
 from controlplane.core.model.places import server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
@@ -24,20 +24,21 @@ from controlplane.daemon.process.tasks import Tasks
 from controlplane.emit.emitter import Emitter
 from controlplane.eventloop import on_signals, run, task_group
 from controlplane.fleet.checkup import Checkup
-from controlplane.fleet.engine_apis import ObeyingEngine, api_maker
+from controlplane.fleet.engine_apis import ObeyingEngine, has_api_alone
 from controlplane.fleet.ext_proc import PickerServer
 from controlplane.fleet.front import Front
 from controlplane.fleet.outside import GateOptions
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
-from controlplane.fleet.upstream import MORE_PATHS, Server, Upstream, recognized, upstream_of
-from controlplane.gate import GATED_PATHS, Continuity, GateLimits
+from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
+from controlplane.gate import GATED_PATHS, MORE_PATHS, Continuity, GateLimits
 from controlplane.gate.authority import Mode
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import (
     ADDRESS_VARIABLE,
     MOST_SOCKET_PATH_BYTES,
+    api_address,
     control_path,
     resolve_url,
     url_from_env,
@@ -113,7 +114,7 @@ class OutsidePicker:
     def health(self) -> object:
         """What ``GET /penstock/health`` shows."""
         server, engine = self.server, self._engine
-        obeys = "obeys by its API" if self.obeying.obeys else NO_PLUGIN
+        obeys = self.obeying.problem or "obeys by its API"
         stats = asdict(self.front.emitter.stats)
         del stats["last_error"]  # it may hold the bus's password
         return {
@@ -194,15 +195,16 @@ class OutsidePicker:
                 _log.info("engine", place=place, tells_of_itself=engine.has_plugin)
         for gone in [engine.place for engine in self.roster if engine.place not in places]:
             self.roster.remove(gone)
-        if self.server is not None and not told_at:
-            self.obeying.found(self._engine, self.server.engine)
+        if self.server is not None:
+            has_plugin = bool(told_at or self.server.gate)  # of which the daemon may not have heard yet
+            self.obeying.found(self._engine, self.server.engine, has_plugin=has_plugin)
 
     async def _told_at(self, server: Server) -> Sequence[str]:
         """Where a plugin in its scheduler tells of it: the daemon hears it there, in words that are not ours.
 
         Each of its data-parallel ranks has a place.
         """
-        if api_maker(server.engine) is not None:  # what is told at its place is told by us
+        if has_api_alone(server.engine):
             return ()
         address = self._control_api()
         if not address:
@@ -222,7 +224,7 @@ class OutsidePicker:
             return [engine.place for engine in self.roster if engine.has_plugin]
         self._was_told = True
         ours = server_of(self._place)
-        told = [row for row in reply.engines if server_of(row.place) == ours and row.passive != NO_PLUGIN]
+        told = [row for row in reply.engines if server_of(row.place) == ours and row.passive not in PLUGINLESS]
         speaks = any(0 < row.heard_ns < _SPEAKS_WITHIN_NS for row in told)
         return sorted(row.place for row in told) if speaks else ()
 
@@ -233,7 +235,7 @@ class OutsidePicker:
     def _control_api(self) -> str:
         """Where the daemon is asked; empty where nobody knows."""
         if (address := os.environ.get(ADDRESS_VARIABLE, "")) or url_from_env():  # of a bus it may be anywhere
-            return address
+            return api_address(address)
         path = control_path(self._options.node, self._options.state_path)
         return f"unix:{path}" if len(bytes(path)) <= MOST_SOCKET_PATH_BYTES else ""
 
@@ -242,7 +244,7 @@ def _introduce(server: Server, upstream: Upstream, *, knows_pool: bool) -> None:
     _log.info("server", address=upstream.address, is_=server.title)
     if server.has_gate:
         _log.warning("it has a gate of its own", mode=server.gate, advice="clients can go to it directly")
-    elif not (knows_pool or server.pool_tokens or api_maker(server.engine)):
+    elif not (knows_pool or server.pool_tokens or has_api_alone(server.engine)):
         _log.warning(
             "its metrics page tells no KV pool, so every turn passes",
             advice="give its size with --pool-tokens, or have the server show it: SGLang with --enable-metrics",

@@ -16,6 +16,7 @@ from controlplane import clocks
 from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prompt_size import PromptSizes, sender_of
 from controlplane.core.model.events import (
+    BY_API,
     NO_PLUGIN,
     Event,
     FirstToken,
@@ -143,12 +144,15 @@ class PluginlessEngines:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def obey_by(self, place: str, make: Callable[[Callable[[Event], None]], EngineApi]) -> EngineApi | None:
-        """From now on the engine there obeys, by what ``make`` makes; None where nobody publishes for it."""
-        engine_state = self._states.get(place)
-        if engine_state is not None and engine_state.api is None:
-            engine_state.api = make(engine_state.publisher.emit)
-        return engine_state.api if engine_state is not None else None
+    def obey_by(self, place: str, api: EngineApi | None) -> None:
+        """From now on the engine there obeys by that; None: by nothing."""
+        if (engine_state := self._states.get(place)) is not None:
+            engine_state.api = api
+
+    def tell(self, place: str, event: Event) -> None:
+        """What its API tells of the engine there; nobody hears it where nobody publishes for that one."""
+        if (engine_state := self._states.get(place)) is not None:
+            engine_state.publisher.emit(event)
 
     def api_of(self, engine: Engine) -> EngineApi | None:
         """By which it obeys; None: it does not."""
@@ -237,9 +241,7 @@ class PluginlessEngines:
         )
 
     def _emit(self, turn: _Turn, event: Event) -> None:
-        engine_state = self._states.get(turn.place)
-        if engine_state is not None:
-            engine_state.publisher.emit(event)
+        self.tell(turn.place, event)
 
     # -- what its page tells -----------------------------------------------------------------------------------
 
@@ -282,7 +284,7 @@ class PluginlessEngines:
                 retractions=page.retractions,
                 host_total_blocks=page.host_total_tokens // size,
                 host_used_blocks=page.host_used_tokens // size,
-                reason=NO_PLUGIN,
+                reason=NO_PLUGIN if engine_state.api is None or engine_state.api.problem else BY_API,
             )
         )
 

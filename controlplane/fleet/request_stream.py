@@ -201,11 +201,12 @@ class RequestStream:
         self._pieces = [] if encoding and request.body_mode == DUPLEX else None
         data = await self._picker.bodies.read(self._piece, encoding)
         self._body_read = True
+        body = await json_object(data)
+        api = self._api_of(self._picker.choice.any(request.subset))
         if request.body_mode == DUPLEX:
             self._body = data if self._pieces is None else b"".join(self._pieces)
-        elif self._api_of(self._picker.choice.any(request.subset)) is not None:
+        elif api is not None and api.yields_to.isdisjoint(body or ()):
             self._body = data
-        body = await json_object(data)
         return None if body is None else (body, len(data))
 
     async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
@@ -292,7 +293,7 @@ class RequestStream:
     async def _make_ready(self, request: Request, ticket: Ticket) -> None:
         """Have its engine do first what it has to, which may take as long as the engine has no room."""
         api = self._api_of(self._picker.choice.of_program(ticket.program_id, request.subset))
-        if api is None or request.body_mode != BUFFERED:
+        if api is None or not self._body or request.body_mode != BUFFERED:
             return
 
         async def is_held() -> None:

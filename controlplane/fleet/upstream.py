@@ -15,13 +15,8 @@ from controlplane.gate.requests import HEALTH_PATH
 
 _OWN_PATHS = ("", "/", "/v1", "/v1/")  # of a base URL: clients name the rest
 _METRICS, _PROPS = "/metrics", "/props"
+_WORKERS = "tokenizer_worker_num"  # of SGLang's /server_info
 _MOST_BYTES = 16 << 20
-MORE_PATHS = (
-    *("/chat/completions", "/completions", "/completion", "/responses"),  # of llama.cpp and others, without /v1
-    *("/api/chat", "/api/generate"),  # Ollama's
-    *("/invocations", "/inference/v1/generate", "/cohere/v2/chat"),
-)
-"""Where servers generate beside the usual paths, ``GATED_PATHS``."""
 SAYING = ("/version", "/server_info")
 """Where vLLM's servers, and SGLang's, say what they are."""
 
@@ -94,7 +89,7 @@ def gateless_front_end(said: Mapping[str, Any]) -> str:
     """What serves HTTP where those pages say this, if it is known to have no place for a gate; else empty."""
     if "rust_frontend_version" in said:
         return "vLLM's Rust front end"
-    workers = said.get("tokenizer_worker_num")
+    workers = said.get(_WORKERS)
     return "SGLang with several tokenizer workers" if isinstance(workers, int) and workers > 1 else ""
 
 
@@ -128,7 +123,7 @@ async def recognized(http: aiohttp.ClientSession, upstream: Upstream, *, wholly:
     has_slots = type(props.get("total_slots")) is int
     number = props.get("build_info") if has_slots else said.get("version")
     return Server(
-        engine=page.engine or ("llamacpp" if has_slots else ""),
+        engine=page.engine or ("llamacpp" if has_slots else "sglang" if _WORKERS in said else ""),
         version=number if isinstance(number, str) else "",
         front_end=gateless_front_end(said),
         gate=str(health.get("mode", "")),

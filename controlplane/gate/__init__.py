@@ -11,11 +11,12 @@ from controlplane.gate.inbox import Inbox
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.link import GateLink
 from controlplane.gate.middleware import GatedRequest, GateMiddleware, HealthPage
-from controlplane.gate.requests import GATED_PATHS
+from controlplane.gate.requests import GATED_PATHS, MORE_PATHS
 from controlplane.gate.tickets import Entered, GateCounters, Refused, Ticket
 
 __all__ = [
     "GATED_PATHS",
+    "MORE_PATHS",
     "BadIdentity",
     "Continuity",
     "Entered",

@@ -26,6 +26,10 @@ class EngineApi(Protocol):
         """Do what was asked for until cancelled. Nothing is sent to the engine before this runs."""
 
     @property
+    def yields_to(self) -> frozenset[str]:
+        """Fields by which a client does for itself what this would: a turn whose body has one goes as it came."""
+
+    @property
     def problem(self) -> str:
         """Why nothing obeys here now, for people; empty if it does."""
 
@@ -43,7 +47,7 @@ class EngineApi(Protocol):
         """The daemon's word, about any program. What the engine cannot do is answered by ``CommandRejected``."""
 
     async def sample(self) -> PoolSampled | None:
-        """Its pool now; None if it does not say."""
+        """Its pool now; None if its API does not say, and perhaps its metrics page does."""
 
     def pins(self) -> Sequence[Pin]:
         """What it keeps by command, for its publisher's state."""

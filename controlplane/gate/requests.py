@@ -17,6 +17,13 @@ from controlplane.gate.problems import ANTHROPIC_PATH, problem
 from controlplane.gate.tickets import Refused, Ticket
 
 GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
+MORE_PATHS = (
+    *("/chat/completions", "/completions", "/completion", "/responses"),  # of llama.cpp and others, without /v1
+    *("/api/chat", "/api/generate"),  # Ollama's
+    *("/inference/v1/generate", "/v1/chat/completions/batch", "/v1/systemone", "/generative_scoring"),  # vLLM's
+    *("/invocations", "/cohere/v2/chat"),
+)
+"""Where servers generate beside these. A path that a server has not costs nothing."""
 GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
 HEALTH_PATH = "/penstock/health"
 HOLD_HEADER = "x-penstock-hold-ms"

@@ -13,7 +13,7 @@ import psutil
 
 from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable, UnknownProgram
 from controlplane.daemon.process.instance_lock import holder
-from controlplane.transport.endpoint import ADDRESS_VARIABLE, control_path, default_state_dir
+from controlplane.transport.endpoint import ADDRESS_VARIABLE, api_address, control_path, default_state_dir
 from controlplane.transport.loopback import channel_options
 from controlplane.wire.control import METHODS, Fields
 from controlplane.wire.files import MOST_SECRET_BYTES, read_bytes
@@ -215,8 +215,7 @@ def connect(
     if not chosen:
         chosen = f"unix:{_socket(node, state_dir)}"
         process = holder(node, state_dir or default_state_dir())
-    if "://" in chosen:  # as a URL, where HOST:PORT is meant
-        chosen = chosen.partition("://")[2].rstrip("/")
+    chosen = api_address(chosen)
     with _channel(chosen) as channel:
         yield ControlClient(channel, chosen, process, within_s=within_s)
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.core.model.errors import ControlPlaneError
-from controlplane.core.model.events import NO_PLUGIN
+from controlplane.core.model.events import PLUGINLESS
 from controlplane.core.model.places import server_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, seconds
 from controlplane.fleet.upstream import SAYING, gateless_front_end
@@ -46,7 +46,7 @@ def check_scheduler(url: str, front_end: str, node: str, engines: Callable[[], S
         return
     silent = [row for row in rows if not 0 < row.heard_ns < _SPEAKS_WITHIN_NS]
     passive = [row for row in rows if row.passive]
-    if not rows or silent or any(row.passive == NO_PLUGIN for row in rows):
+    if not rows or silent or any(row.passive in PLUGINLESS for row in rows):
         yield bad("scheduler", f"it tells the daemon of {node} nothing", _INSTALL)
     elif passive:
         yield bad("scheduler", "; ".join(f"{row.place} is passive: {row.passive}" for row in passive), _VERIFY)

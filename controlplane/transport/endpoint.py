@@ -51,6 +51,11 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".local" / "state" / "penstock"
 
 
+def api_address(given: str) -> str:
+    """The control API's address for gRPC; of a URL, where ``HOST:PORT`` is meant, what that names."""
+    return given.partition("://")[2].rstrip("/") if "://" in given else given
+
+
 def _node_file(node: str, state_dir: Path | None, ending: str) -> Path:
     folder = default_state_dir() if state_dir is None else state_dir
     return folder / f"{check_name(node, field='node')}.{ending}"

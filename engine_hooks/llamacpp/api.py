@@ -42,6 +42,8 @@ _LOOK_AGAIN_S = 0.02
 class LlamaCpp:
     """The ``EngineApi`` of one server. Its ``saved_path`` is the server's ``--slot-save-path``."""
 
+    yields_to = frozenset[str]()
+
     def __init__(self, access: EngineAccess, *, now_ns: Callable[[], int] = clocks.awake_ns) -> None:
         self._address = access.address
         self._emit = access.emit

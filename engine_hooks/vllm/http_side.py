@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controlplane.core.model.places import places_of_ranks
-from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
+from controlplane.gate import GATED_PATHS, MORE_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import HealthFile
 from engine_hooks.engine.http_side import HttpSide, probe_health
 from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
@@ -23,15 +23,6 @@ from engine_hooks.vllm.verify import no_gate, ranks_of, report_problems, unprove
 
 _MARK = "penstock"
 _ONE_OF_SEVERAL = "ApiServer_"
-# Where vLLM generates beside the usual paths.
-_MORE_PATHS = (
-    "/inference/v1/generate",
-    "/invocations",
-    "/v1/chat/completions/batch",
-    "/v1/systemone",
-    "/generative_scoring",
-    "/cohere/v2/chat",
-)
 
 
 class Server:
@@ -84,7 +75,7 @@ class Server:
             self._settings, why, self._health_file, _engine(), lambda: _role(args), behind=lambda: behind
         )
         _close_at_shutdown(side)
-        _innermost(app, GateMiddleware, **side.middleware((*GATED_PATHS, *_MORE_PATHS)))
+        _innermost(app, GateMiddleware, **side.middleware((*GATED_PATHS, *MORE_PATHS)))
         return side
 
     def _why_passive(self, args: Any) -> str:

@@ -20,8 +20,8 @@ from support.daemon_process import eventually, run_python
 from support.outside_gates import health_of
 from support.ports import free_port, is_listening
 
-from controlplane.fleet.upstream import MORE_PATHS
-from controlplane.gate import GATED_PATHS
+from controlplane.fleet import outside
+from controlplane.gate import GATED_PATHS, MORE_PATHS
 from controlplane.transport.endpoint import read_endpoint
 
 pytestmark = pytest.mark.asyncio
@@ -191,6 +191,38 @@ async def test_whichever_part_is_killed_is_there_again(
         await eventually(is_back, what=f"{words} is there again", timeout_s=TIMEOUT_S)
         assert (await ask(made, http, "second"))[0] == 200
         await governed(made, http)
+
+
+async def test_a_picker_that_is_frozen_is_replaced(tmp_path: Path) -> None:
+    async with gate(tmp_path) as (made, http):
+        await asyncio.sleep(4 * outside._LOOK_S)  # in which Envoy is seen to hear it
+        frozen = made.part("outside_picker")
+        frozen.suspend()
+        assert (await ask(made, http, "first"))[0] == 200
+
+        async def is_replaced() -> bool:
+            with suppress(LookupError):
+                return made.part("outside_picker").pid != frozen.pid
+            return False
+
+        await eventually(is_replaced, what="another picker", timeout_s=TIMEOUT_S)
+        await governed(made, http)
+
+
+async def test_told_to_end_it_takes_no_new_connections_and_ends_what_runs(tmp_path: Path) -> None:
+    async with gate(tmp_path) as (made, http):
+        running = asyncio.create_task(ask(made, http, "first", LONG))
+
+        async def runs() -> bool:
+            return bool((await health_of(http, made.url))["running_turns"])
+
+        await eventually(runs, what="a turn runs", timeout_s=TIMEOUT_S)
+        made.process.terminate()
+        await eventually(lambda: not is_listening(made.port), what="nobody listens", timeout_s=TIMEOUT_S)
+        assert not running.done()
+        status, text = await running
+        assert (status, text.rstrip().endswith("data: [DONE]")) == (200, True)
+        assert await asyncio.to_thread(made.process.wait, TIMEOUT_S) == 0
 
 
 async def test_a_bus_that_is_killed_is_there_again(tmp_path: Path) -> None:

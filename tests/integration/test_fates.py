@@ -50,6 +50,8 @@ OTHERS = {
     ("fleet/ext_proc.py", "self._set_health"): "sets three values in memory",
     ("fleet/pluginless.py", "asyncio.to_thread"): "closes an emitter, which raises nothing",
     ("fleet/engine_turn.py", "self._api.before_turn"): "ends its request, which waits for it",
+    ("fleet/outside.py", "_replace_frozen"): "ends the gate, which its supervisor starts again",
+    ("fleet/outside.py", "_drain"): "ends the gate, which is to end",
     ("fleet/outside.py", "_tell"): "ends the gate, which its supervisor starts again",
     ("fleet/outside.py", "work"): "ends the gate: a part of it cannot be started",
     ("fleet/outside_picker.py", "self._tell_if_nobody_decides"): "ends the picker, which is started again",

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
 NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
+BY_API = "it has no plugin: its own API has it keep contexts, and it orders and evicts as it likes"
+PLUGINLESS = frozenset({NO_PLUGIN, BY_API})
+"""What is told of engines by others: no plugin in them says so."""
 """Why an engine obeys nothing of which others tell; see ``PoolSampled.reason``."""
 
 

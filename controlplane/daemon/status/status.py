@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.core.estimators.class_stats import ForecastError
 from controlplane.core.ledger.publishers import Counts
-from controlplane.core.model.events import NO_PLUGIN
+from controlplane.core.model.events import PLUGINLESS
 from controlplane.core.model.types import Pressure
 from controlplane.core.policies.protocols import Window
 from controlplane.core.scheduling.controller import Controller
@@ -133,7 +133,7 @@ def describe(
         passive_engines=tuple(
             f"{place.rpartition('/')[2]}: {pool.reason}"
             for place, pool in controller.ledger.engines.pools.items()
-            if pool.reason and pool.reason != NO_PLUGIN  # nobody expects more of it
+            if pool.reason and pool.reason not in PLUGINLESS  # nobody expects more of it
         ),
         engines=count_engines(controller.ledger, roster, now_ns),
         silent_gates=silent_gates(controller.ledger, now_ns),

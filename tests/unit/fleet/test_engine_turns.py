@@ -12,7 +12,7 @@ from support.pickers import Asked, Mode, asking, chosen, picker, until
 from controlplane.core.model.commands import Command
 from controlplane.core.model.events import Pin, PoolSampled, TurnAbandoned
 from controlplane.fleet import engine_turn
-from controlplane.fleet.engine_apis import api_maker
+from controlplane.fleet.engine_apis import api_maker, has_api_alone
 from controlplane.fleet.roster import Engine
 from controlplane.gate.bodies import with_fields
 from controlplane.gate.tickets import Ticket
@@ -27,6 +27,7 @@ class ApiDouble:
     """An ``EngineApi`` that gives each turn a number, once ``ready`` is set."""
 
     problem = ""
+    yields_to = frozenset({"id_slot"})
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -77,13 +78,15 @@ async def test_the_fields_go_into_the_body_and_nothing_else_changes(encoding: st
         await until(lambda: ("ended", "p") in api.told, "it hears of the end")
 
 
-async def test_a_turn_without_fields_goes_as_it_came() -> None:
+async def test_a_turn_without_fields_goes_as_it_came_and_so_does_one_whose_client_does_it_itself() -> None:
     api = ApiDouble()
     api.ready.set()
     async with picker(A, governed=False, more={"engine_api": lambda engine: api}) as it, asking(it.port) as ask:
-        asked = await asked_with(ask, BODY, {":path": "/v1/messages"})
-        assert not (await asked.reply()).request_body.response.HasField("body_mutation")
-        await asked.finish()
+        for path, body in (("/v1/messages", BODY), ("/v1/chat/completions", b'{"id_slot": 1, "messages": []}')):
+            asked = await asked_with(ask, body, {":path": path})
+            assert not (await asked.reply()).request_body.response.HasField("body_mutation")
+            await asked.finish()
+        assert {path for _, path in api.told} == {"/v1/messages", "p"}, "of the other it hears nothing"
 
 
 async def test_while_the_engine_is_not_ready_envoy_is_told_so_and_who_leaves_is_over(
@@ -112,6 +115,7 @@ async def test_fields_are_set_where_a_name_is_there_already_and_in_an_empty_obje
 
 
 async def test_an_engines_folder_brings_its_api() -> None:
-    assert api_maker("llamacpp") is not None
-    for engine in ("", "vllm", "sglang", "nobody", "os.path", "../x"):
+    for engine, found in (("llamacpp", (True, True)), ("sglang", (True, False)), ("vllm", (False, False))):
+        assert (api_maker(engine) is not None, has_api_alone(engine)) == found
+    for engine in ("", "nobody", "os.path", "../x"):
         assert api_maker(engine) is None

@@ -102,6 +102,21 @@ def test_no_password_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("workers", "front_end"), [(1, ""), (4, "SGLang with several tokenizer workers")], ids=["one", "several"]
+)
+async def test_sglang_is_known_without_its_metrics_too(workers: int, front_end: str) -> None:
+    async def info(request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.5.23", "tokenizer_worker_num": workers})
+
+    app = web.Application()
+    app.add_routes([web.get("/server_info", info)])
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        found = await recognized(http, upstream_of(f"127.0.0.1:{server.port}"), wholly=False)
+        assert found == Server(engine="sglang", version="0.5.23", front_end=front_end)
+
+
+@pytest.mark.asyncio
 async def test_a_server_that_leaves_a_page_unanswered_is_there() -> None:
     async def version(request: web.Request) -> web.Response:
         return web.json_response({"version": "0.1"})

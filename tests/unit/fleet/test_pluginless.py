@@ -14,14 +14,17 @@ from support.ports import free_port
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model import events as ev
+from controlplane.core.model.commands import Pause
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
 from controlplane.fleet.checkup import Checkup, Patience
+from controlplane.fleet.engine_apis import ObeyingEngine
 from controlplane.fleet.metrics_page import PoolPage
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.gate.tickets import Ticket
 from controlplane.gate.usage import Usage
+from engine_hooks.sglang.api import SglangSessions
 
 pytestmark = pytest.mark.asyncio
 
@@ -175,6 +178,21 @@ async def test_the_pool_is_the_pages_else_the_rosters_else_nothing() -> None:
     assert len(bench.events(OTHER)) == before
     health = bench.pluginless.health()
     assert "pool_tokens" in health[OTHER.place]["pool"], "it says what to do"
+
+
+async def test_an_engine_obeys_by_its_api_while_no_plugin_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, page = Bench(), PoolPage(engine="sglang", total_tokens=1000, free_tokens=900)
+    obeying = ObeyingEngine(bench.pluginless, "", 0)
+    for has_plugin in (True, False, True, False):
+        obeying.found(PLAIN, "sglang", has_plugin=has_plugin)
+        assert (bench.pluginless.api_of(PLAIN) is None) == has_plugin
+        assert obeying.hears(Pause(program_id="p")) != has_plugin
+    for problem, told in (("no such flag", ev.NO_PLUGIN), ("", ev.BY_API)):
+        monkeypatch.setattr(SglangSessions, "problem", problem)
+        bench.pluginless.sampled(PLAIN, page)
+        sample = bench.events()[-1]
+        assert (sample.total_blocks, sample.free_blocks, sample.reason) == (1000, 900, told)
+        assert obeying.problem == problem
 
 
 async def test_an_engine_that_joins_is_published_for_and_one_that_leaves_is_no_more() -> None:

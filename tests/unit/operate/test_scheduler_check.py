@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.model.errors import EngineUnavailable
-from controlplane.core.model.events import NO_PLUGIN
+from controlplane.core.model.events import PLUGINLESS
 from controlplane.core.model.types import seconds
 from controlplane.operate.finding import Finding, State
 from controlplane.operate.scheduler_check import check_scheduler, front_end_of
@@ -43,7 +43,7 @@ def found(rows: Sequence[Any] | None) -> dict[str, Finding]:
         ),
         ([row("n/engine-8000-dp0"), row("n/engine-8000-dp1")], State.OK, "n/engine-8000-dp0, n/engine-8000-dp1"),
         ([row(passive="no room")], State.BAD, "n/engine-8000 is passive: no room"),
-        ([row(passive=NO_PLUGIN)], State.BAD, "tells the daemon of n nothing"),
+        *(([row(passive=told)], State.BAD, "tells the daemon of n nothing") for told in PLUGINLESS),
         ([row(heard_s=60)], State.BAD, "tells the daemon of n nothing"),
         ([row(heard_s=0)], State.BAD, "tells the daemon of n nothing"),
         ([row("n/engine-80")], State.BAD, "tells the daemon of n nothing"),
