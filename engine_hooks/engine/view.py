@@ -38,6 +38,7 @@ class View(ABC):
     scheduler: Any
     page_tokens: int  # of a context, that a page or block of the pool stands for
     context_tokens: int  # the longest context that the model takes; 0: it is not known
+    decodes = False  # what prefill engines hand over, and nothing else
 
     # Sizes and queues
 
@@ -129,6 +130,10 @@ class View(ABC):
     def _labels(self, request: Any) -> Mapping[str, Any]:
         """The plugin's own, else those of a gate outside."""
         return self.labels_of(request) or carried_labels(self.id_of(request))
+
+    def handoff_of(self, request: Any) -> str:
+        """By what the engines that prefill and decode it both know it; empty where one does both."""
+        return ""
 
     @abstractmethod
     def prompt_tokens(self, request: Any) -> int: ...

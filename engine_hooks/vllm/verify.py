@@ -12,9 +12,10 @@ from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import DISAGGREGATED, Problem
+from engine_hooks.engine.verify import Problem
 from engine_hooks.vllm.targets import SUPPORTED_VERSIONS, TARGETS
 
+PRODUCER, CONSUMER = "kv_producer", "kv_consumer"
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 # These carry contexts from engine to engine whatever the role is called; others keep what one engine has computed.
 _BETWEEN_ENGINES = frozenset(
@@ -43,15 +44,20 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
     if not port:
         return "no HTTP server of vLLM's own belongs to this engine: nobody could name programs or hold turns"
     transfer = getattr(vllm_config, "kv_transfer_config", None)
-    role = getattr(transfer, "kv_role", None)
-    if role in ("kv_producer", "kv_consumer"):
-        return f"kv_role={role} is not supported yet: {DISAGGREGATED}"
     between = sorted(_BETWEEN_ENGINES.intersection(_connectors(transfer)))
-    if between:
-        return f"kv_connector={between[0]} is not supported yet: {DISAGGREGATED}"
+    if between and role_in(vllm_config) not in (PRODUCER, CONSUMER):
+        return (
+            f"kv_connector={between[0]} does not say whether this engine prefills or decodes: "
+            f'"kv_role": "{PRODUCER}" or "{CONSUMER}" does'
+        )
     if getattr(getattr(vllm_config, "parallel_config", None), "enable_elastic_ep", False):
         return "data-parallel ranks that come and go are not supported yet"
     return ""
+
+
+def role_in(vllm_config: Any) -> str:
+    """``PRODUCER`` of an engine that prefills what another decodes, ``CONSUMER`` of that one; else another word."""
+    return str(getattr(getattr(vllm_config, "kv_transfer_config", None), "kv_role", None) or "")
 
 
 def no_pins(scheduler: Any) -> str:

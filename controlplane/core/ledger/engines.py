@@ -79,6 +79,10 @@ class Engines:
 
     # What others read
 
+    def sample_of(self, place: str) -> ev.PoolSampled | None:
+        """The latest of the engine there, also of one that decodes."""
+        return self.pools.get(place) or self.turns.handoffs.decoders.get(place)
+
     def takes(self, place: str) -> bool:
         return self.listed is None or self.listed.get(place, False)
 
@@ -101,12 +105,16 @@ class Engines:
 
     def pool_sampled(self, event: ev.PoolSampled, now_ns: int) -> None:
         place = place_of(event.publisher)
-        if self.listed is not None and place not in self.listed:
+        self.turns.handoffs.give_up(now_ns)
+        if self.listed is not None and place not in self.listed and not event.decodes:
             return  # it left the fleet, and does not know it
         # A publisher's first sample does not tell when its retractions happened.
         before = self.retractions.get(event.publisher, event.retractions)
         self.turns.signals.retractions += max(0, event.retractions - before)
         self.retractions[event.publisher] = event.retractions
+        if event.decodes:
+            self.turns.handoffs.decoders[place] = event
+            return
         first, size = next(iter(self.pools), place), max(1, event.block_tokens)
         if place == first and size != self.programs.estimates.block_tokens:
             self._resize_blocks(size)
@@ -173,6 +181,7 @@ class Engines:
 
         Its programs keep their slots, and their place in the queue: they are placed again (docs/adr/0049).
         """
+        self.turns.handoffs.decoders.pop(place, None)
         if place not in self.pools or (len(self.pools) == 1 and self.listed is None):
             return
         if len(self.pools) > 1:  # of the last one it stays known what it had: nobody is let in by guesses
