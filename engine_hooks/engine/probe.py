@@ -232,7 +232,7 @@ class Probe:
                 host_used_blocks=view.blocks(host_used),
                 context_tokens=view.context_tokens,
                 reason=self._passive_because(),
-                decodes=view.decodes,
+                disaggregation=view.disaggregation,
             )
         )
         self._end_the_vanished()

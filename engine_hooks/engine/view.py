@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.model.events import DECODE
 from controlplane.core.model.text import sanitize
 from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN, carried_labels
 
@@ -38,7 +39,12 @@ class View(ABC):
     scheduler: Any
     page_tokens: int  # of a context, that a page or block of the pool stands for
     context_tokens: int  # the longest context that the model takes; 0: it is not known
-    decodes = False  # what prefill engines hand over, and nothing else
+    disaggregation = ""  # ``PREFILL`` or ``DECODE``; empty for an engine that does both
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decodes what prefill engines hand over, and nothing else."""
+        return self.disaggregation == DECODE
 
     # Sizes and queues
 

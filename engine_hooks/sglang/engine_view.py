@@ -11,7 +11,7 @@ from typing import Any
 from engine_hooks.engine.labels import PROGRAM, carried_labels
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.sglang.late_key import LateKey
-from engine_hooks.sglang.processes import DECODE, disaggregation, no_gate
+from engine_hooks.sglang.processes import disaggregation, several_workers
 
 _NOWHERE = "2.2.2.2"  # SGLang's FAKE_BOOTSTRAP_HOST
 _HANDOFF_QUEUES = (
@@ -29,9 +29,8 @@ class EngineView(View):
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
-        self._has_http_side = not no_gate(scheduler.server_args)
-        self._disaggregation = disaggregation(scheduler.server_args)
-        self.decodes = self._disaggregation == DECODE
+        self._has_http_side = not several_workers(scheduler.server_args)
+        self.disaggregation = disaggregation(scheduler.server_args)
         self.page_tokens = int(getattr(scheduler, "page_size", 1) or 1)
         self.context_tokens = int(getattr(scheduler, "max_req_len", 0) or 0)
 
@@ -197,7 +196,7 @@ class EngineView(View):
 
     def _handed_over(self) -> Iterable[Any]:
         """The requests whose KV is on its way to another engine or from one, or is yet to be."""
-        for name in _HANDOFF_QUEUES if self._disaggregation else ():
+        for name in _HANDOFF_QUEUES if self.disaggregation else ():
             queues = getattr(self.scheduler, name, None) or ()
             for waiting in (queues, getattr(queues, "queue", ()), getattr(queues, "retracted_queue", ())):
                 if isinstance(waiting, Sequence):
@@ -224,7 +223,7 @@ class EngineView(View):
 
     def handoff_of(self, request: Any) -> str:
         """The router's number for the turn, which both engines have; a server's own requests go nowhere."""
-        room = getattr(request, "bootstrap_room", None) if self._disaggregation else None
+        room = getattr(request, "bootstrap_room", None) if self.disaggregation else None
         return "" if room is None or request.bootstrap_host == _NOWHERE else str(room)
 
     def prompt_tokens(self, request: Any) -> int:

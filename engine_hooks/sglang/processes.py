@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from controlplane.core.model.events import PREFILL
+
 CHOSEN = "routed_dp_rank"  # of a request: the rank that it is sent to
-PREFILL, DECODE = "prefill", "decode"  # what ``disaggregation`` says of a server that does the one only
 
 
 def ranks_of(server_args: Any) -> int:
@@ -33,11 +34,16 @@ def no_gate(server_args: Any) -> str:
             "its decode server has each turn as soon as this prefill server, and keeps memory for one that waits; "
             "`penstock gate --upstream URL` runs one before their router"
         )
+    if workers := several_workers(server_args):
+        where = f"in {workers} tokenizer workers SGLang loads no plugin"
+        return f"{where}; `penstock gate --upstream URL` runs one before it"
+    return ""
+
+
+def several_workers(server_args: Any) -> int:
+    """How many HTTP processes there are beside the first; 0 where that one serves alone."""
     workers = getattr(server_args, "tokenizer_worker_num", 1)
-    if not isinstance(workers, int) or workers < 2:
-        return ""
-    where = f"in {workers} tokenizer workers SGLang loads no plugin"
-    return f"{where}; `penstock gate --upstream URL` runs one before it"
+    return workers if isinstance(workers, int) and workers > 1 else 0
 
 
 def disaggregation(server_args: Any) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.events import DECODE
 from engine_hooks.engine.board import account
 from engine_hooks.engine.settings import Settings
 from engine_hooks.engine.targets import Feature
@@ -11,7 +12,7 @@ from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.lockstep import StepMessage
 from engine_hooks.sglang.peers import Peers
-from engine_hooks.sglang.processes import DECODE, disaggregation, no_gate, rank_of_scheduler
+from engine_hooks.sglang.processes import disaggregation, no_gate, rank_of_scheduler
 from engine_hooks.sglang.ranked import Ranked
 from engine_hooks.sglang.targets import (
     BATCH,

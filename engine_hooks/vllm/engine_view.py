@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from controlplane.core.estimators.moving_average import MovingAverage
+from controlplane.core.model.events import PREFILL
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.vllm.groups import ContextKey, groups_of
-from engine_hooks.vllm.verify import CONSUMER, PRODUCER, role_in
+from engine_hooks.vllm.verify import disaggregation
 
 LABELS_VARIABLE = "PENSTOCK_PLUGIN_LABELS"  # where labels are in sampling_params.extra_args: no client knows it
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
@@ -32,8 +33,7 @@ class EngineView(View):
         self.scheduler = scheduler
         self.groups = groups_of(scheduler)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
-        role = role_in(getattr(scheduler, "vllm_config", None))
-        self._prefills, self.decodes = role == PRODUCER, role == CONSUMER
+        self.disaggregation = disaggregation(getattr(scheduler, "vllm_config", None))
         self._keys = keys
         self._labels_at = os.environ.get(LABELS_VARIABLE, "")
         self._scheduled: tuple[str, int] = ("", 0)
@@ -176,7 +176,7 @@ class EngineView(View):
         Connectors tell the decode engine the whole of it where the router gives none.
         """
         params = getattr(request, "kv_transfer_params", None) or {}
-        if self._prefills and (params.get("do_remote_decode") or request.max_tokens == 1):
+        if self.disaggregation == PREFILL and (params.get("do_remote_decode") or request.max_tokens == 1):
             return _ADDED.sub("", request.request_id)
         if self.decodes:
             return _ADDED.sub("", str(params.get("remote_request_id") or request.request_id))

@@ -248,6 +248,5 @@ class PublisherStates:
         Not those of detached calls, which live on without them.
         """
         named = {*self.gates.by_publisher, *self.turns.by_publisher, *self.tools.of_publisher}
-        samples = (*self.engines.pools.values(), *self.turns.handoffs.decoders.values())
-        named |= {sample.publisher for sample in samples}
+        named |= {sample.publisher for sample in self.engines.samples.values()}
         return named & self.publishers.sequences.keys()

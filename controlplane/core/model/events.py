@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
+PREFILL, DECODE = "prefill", "decode"
+"""An engine's side of disaggregated prefill; see ``PoolSampled.disaggregation``."""
 DECODES = "it decodes what prefill engines hand over: it is counted, and nothing is decided for it"
 """Why a decode engine obeys nothing; see ``PoolSampled.reason``."""
 NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
@@ -239,7 +241,8 @@ class PoolSampled(Event):
     """The allocator's state, read in O(1). ``retractions`` counts up from the publisher's boot.
 
     ``reason``: why the engine pins nothing and orders nothing, though it is asked to; empty if it does.
-    ``decodes``: it decodes what prefill engines hand over. It is counted, and nothing is decided for it.
+    ``disaggregation``: ``PREFILL`` where other engines decode what it prefills, ``DECODE`` for those, which are
+    counted and not decided for; empty where one does both.
     """
 
     total_blocks: int
@@ -254,7 +257,7 @@ class PoolSampled(Event):
     host_used_blocks: int = 0
     context_tokens: int = 0  # the longest context that its model takes; 0: it does not say
     reason: str = ""
-    decodes: bool = False
+    disaggregation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

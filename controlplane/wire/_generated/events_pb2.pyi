@@ -724,7 +724,7 @@ class PoolSampled(google.protobuf.message.Message):
     HOST_USED_BLOCKS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
-    DECODES_FIELD_NUMBER: builtins.int
+    DISAGGREGATION_FIELD_NUMBER: builtins.int
     total_blocks: builtins.int
     """KV blocks of the device's pool."""
     free_blocks: builtins.int
@@ -749,8 +749,10 @@ class PoolSampled(google.protobuf.message.Message):
     """Why the engine pins nothing and orders nothing, though it is asked to; empty if it does."""
     context_tokens: builtins.int
     """The longest context that its model takes, in tokens; 0: it does not say."""
-    decodes: builtins.bool
-    """Whether it decodes what prefill engines hand over: it is counted, and nothing is decided for it."""
+    disaggregation: builtins.str
+    """prefill: other engines decode what it prefills. decode: the other way round; it is counted, and nothing is decided
+    for it. Empty: it does both.
+    """
     def __init__(
         self,
         *,
@@ -766,9 +768,9 @@ class PoolSampled(google.protobuf.message.Message):
         host_used_blocks: builtins.int = ...,
         reason: builtins.str = ...,
         context_tokens: builtins.int = ...,
-        decodes: builtins.bool = ...,
+        disaggregation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "context_tokens", b"context_tokens", "decodes", b"decodes", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "context_tokens", b"context_tokens", "disaggregation", b"disaggregation", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
 
 global___PoolSampled = PoolSampled
 
