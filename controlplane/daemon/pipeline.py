@@ -93,20 +93,24 @@ class DecisionPipeline:
         except Exception as error:
             self.put_aside(data, subject, error)
             return 0
-        taken = []
+        taken, made = [], 0
         for number, event in enumerate(events):
             if not number % _AT_ONCE:
                 yield
             try:
                 yield from self.controller.receiving(event, now_ns)
                 taken.append(event)
+                for whole in self.controller.ledger.handoffs.take_over():
+                    yield from self.controller.receiving(whole, now_ns)
+                    taken.append(whole)
+                    made += 1
             except Exception as error:
                 self.put_aside(data, subject, error)
                 self.controller.quarantine(event)
                 self._is_torn = True
         if (self.recorders or self.observer) and not self.muted:
             self._fed.append((now_ns, taken))
-        return len(taken)
+        return len(taken) - made
 
     def _authorized(self, batch: DecodedBatch, subject: str) -> Sequence[Event]:
         if batch.rejected:

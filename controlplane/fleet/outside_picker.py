@@ -16,8 +16,8 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, PLUGINLESS, CommandRejected
-from controlplane.core.model.places import server_of
+from controlplane.core.model.events import NO_PLUGIN, PLUGINLESS, PREFILL, CommandRejected
+from controlplane.core.model.places import node_of, server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
 from controlplane.daemon.process.tasks import Tasks
@@ -65,6 +65,7 @@ class OutsidePicker:
         self.server: Server | None = None  # until it answers
         self._recognized_ns = 0
         self._began_ns, self._was_told = clocks.awake_ns(), False  # by the daemon, who tells of engines
+        self._routes = False  # it hands turns on to prefill engines, which tell of themselves
         self._place = self.upstream.place(options.node)  # or of its data-parallel ranks, once they tell
         self._bus = resolve_url(None, options.node, options.state_path, role=BusRole.ENGINE)
         # Whether it tells of itself is to be seen: until then nobody tells of it.
@@ -130,8 +131,8 @@ class OutsidePicker:
         }
 
     def _names_in_request_id(self) -> bool:
-        """Whether that is the only way to tell a scheduler whose turn it is: its front end drops ours."""
-        return self.server is not None and bool(self.server.front_end)
+        """Whether that is the only way to tell a scheduler whose turn it is: front end or router drops ours."""
+        return self.server is not None and (bool(self.server.front_end) or self._routes)
 
     @property
     def _engine(self) -> Engine:
@@ -225,6 +226,13 @@ class OutsidePicker:
         self._was_told = True
         ours = server_of(self._place)
         told = [row for row in reply.engines if server_of(row.place) == ours and row.passive not in PLUGINLESS]
+        if not (told or server.engine):  # a router: turns begin at prefill engines
+            told = [
+                row
+                for row in reply.engines
+                if row.disaggregation == PREFILL and node_of(row.place) == self._options.node
+            ]
+        self._routes = any(server_of(row.place) != ours for row in told)
         speaks = any(0 < row.heard_ns < _SPEAKS_WITHIN_NS for row in told)
         return sorted(row.place for row in told) if speaks else ()
 

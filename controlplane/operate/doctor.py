@@ -21,6 +21,7 @@ from controlplane import __version__
 from controlplane.config import Config, Source
 from controlplane.config.model import HostConfig
 from controlplane.core.model.errors import ConfigError, ControlPlaneError, EngineUnavailable
+from controlplane.core.model.events import DECODES
 from controlplane.daemon.bus.nats_server import binary
 from controlplane.daemon.process.host_probe import pressure_file, usable_cpus
 from controlplane.daemon.process.instance_lock import holder
@@ -247,10 +248,19 @@ _GATE_ADVICE: dict[str, str] = {
 
 
 def _gate(health: dict[str, Any]) -> Iterator[Finding]:
-    mode = health.get("mode", "?")
-    found = f"{mode}, {health.get('held_turns', 0)} turns waiting"
-    advice = _GATE_ADVICE.get(mode, "")
-    yield look("gate", found, advice) if advice else ok("gate", found)
+    plugin, scheduler = health.get("plugin", {}), health.get("scheduler") or {}
+    why = plugin.get("passive_because")
+    if why == DECODES:
+        yield ok("plugin", why)
+        return
+    if why and scheduler.get("emitter") and not scheduler.get("passive_because"):
+        yield look("gate", f"none in this server: {why}", "point agents at that one")
+        why = ""
+    else:
+        mode = health.get("mode", "?")
+        found = f"{mode}, {health.get('held_turns', 0)} turns waiting"
+        advice = _GATE_ADVICE.get(mode, "")
+        yield look("gate", found, advice) if advice else ok("gate", found)
     counters = health.get("counters", {})
     waited, long = counters.get("held", 0) - health.get("held_turns", 0), counters.get("held_long", 0)
     if 100 * long > waited:
@@ -259,9 +269,8 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
     if unnamed := counters.get("placeholders", 0):
         found = f"{unnamed} requests sent a placeholder for an id, as `undefined` or an unfilled template"
         yield look("ids", found, "each is a program of its own until its client fills the id in")
-    plugin = health.get("plugin", {})
     name, package = next(((name, each) for name, each, _ in _ENGINES if each in plugin), ("?", "sglang"))
-    if why := plugin.get("passive_because"):
+    if why:
         verify = f"python -m engine_hooks.{package}.verify, in the engine's environment"
         advice = f"{verify}; `penstock gate --upstream URL` before it holds turns without the plugin"
         yield bad("plugin", f"passive: {why}", advice)

@@ -18,7 +18,7 @@ MOST_REASON = 1024
 REASON = "reason"
 """The name of texts that are for people: they are cut off rather than refused."""
 
-_REQUIRED = frozenset({"program_id", "turn_id", "call_id", "tool"})
+_REQUIRED = frozenset({"program_id", "turn_id", "handoff", "call_id", "tool"})
 _NOT_REQUIRED = frozenset(
     {"CommandApplied.program_id", "CommandRejected.program_id", "TurnEnded.tool", "ReplyRead.tool"}
 )

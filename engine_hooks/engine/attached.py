@@ -8,15 +8,25 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import CommandApplied, CommandRejected, Event, PinReclaimed, PublisherState
+from controlplane.core.model.events import (
+    DECODES,
+    CommandApplied,
+    CommandRejected,
+    Event,
+    PinReclaimed,
+    PoolSampled,
+    PublisherState,
+    TurnDecoded,
+)
 from controlplane.emit.emitter import Emitter
 from engine_hooks.engine.contexts import Contexts
 from engine_hooks.engine.pins import Pins
 from engine_hooks.engine.probe import Probe
-from engine_hooks.engine.settings import Settings
+from engine_hooks.engine.settings import PluginMode, Settings
 from engine_hooks.engine.steering import Beat, Lease, Steering
 from engine_hooks.engine.view import View
 from engine_hooks.guard import Guard
@@ -71,7 +81,8 @@ class Moments(ABC):
     def turn_left(self, request: Any, make_key: Callable[[], Any], tokens: int, now_ns: int) -> str:
         """A turn ends and leaves its context in the cache: its program. Before ``turn_ended``."""
         program_id = self._probe.program_of(request)
-        self._contexts.remember(program_id, make_key, tokens, now_ns)
+        if not self._view.decodes:  # nobody asks for what lies there
+            self._contexts.remember(program_id, make_key, tokens, now_ns)
         return program_id
 
     def turn_ended(self, request: Any) -> None:
@@ -130,6 +141,8 @@ class Attached(Moments):
         *,
         speaks: bool = True,
     ) -> None:
+        if view.decodes:
+            settings = replace(settings, mode=PluginMode.PROBE)
         self._now_ns = now_ns
         self._settings = settings
         self._guard = guard
@@ -148,8 +161,13 @@ class Attached(Moments):
             on_heartbeat=self.on_heartbeat if settings.obeys else None,
             state=self._state,
         )
-        self._send = self.emitter.emit if speaks else _discard
+        self._send = self._emit if speaks else _discard
         self._probe = Probe(view, self._send, self._pins, self._host_tokens, now_ns, self.passive_because)
+
+    def _emit(self, event: Event) -> None:
+        """What else a decode engine sees of a turn its prefill engine has told."""
+        if not self._view.decodes or isinstance(event, (PoolSampled, TurnDecoded)):
+            self.emitter.emit(event)
 
     def _make_contexts(self) -> Contexts:
         return Contexts()
@@ -162,7 +180,12 @@ class Attached(Moments):
 
     def passive_because(self) -> str:
         """Why nothing is pinned or ordered here, though it is asked for; empty if it is."""
-        return ""
+        return self.decodes_because
+
+    @property
+    def decodes_because(self) -> str:
+        """Why a decode engine obeys nothing; empty for any other."""
+        return DECODES if self._view.decodes else ""
 
     @property
     def scheduler(self) -> Any:
@@ -264,9 +287,8 @@ class Attached(Moments):
 
     def _state(self) -> PublisherState:
         """In the emitter's thread; what it reads changes by whole values only."""
-        return PublisherState(
-            open_turns=tuple(self._probe.open_turns()), pins=tuple(self._pins.listed()), role="engine"
-        )
+        turns = () if self._view.decodes else tuple(self._probe.open_turns())
+        return PublisherState(open_turns=turns, pins=tuple(self._pins.listed()), role="engine")
 
 
 def _discard(event: Event) -> None:

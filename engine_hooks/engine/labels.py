@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.gate import BadIdentity, GatedRequest, identify
-from controlplane.gate.request_ids import carried_by
+from controlplane.gate.request_ids import ID_HEADERS, carried_by
 
 PROGRAM = "program_id"
 TURN = "penstock_turn"
@@ -32,6 +32,14 @@ def ungated_labels(scope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[
     except BadIdentity:
         return {}
     return {} if identity.anonymous else {PROGRAM: identity.program_id}
+
+
+def outside_labels(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a gate outside wrote into a header that routers hand on; none where there is no such gate."""
+    for name, value in scope["headers"]:
+        if name.decode("latin-1").lower() in ID_HEADERS and (labels := carried_labels(value.decode("latin-1"))):
+            return labels
+    return {}
 
 
 def carried_labels(request_id: str) -> dict[str, str]:

@@ -18,7 +18,9 @@ from controlplane.core.model.events import (
     PoolSampled,
     ProgramArrived,
     ProgramEnded,
+    TurnDecoded,
     TurnEnded,
+    TurnPrefilled,
     TurnSubmitted,
 )
 from controlplane.core.model.types import seconds
@@ -41,6 +43,7 @@ class TrackedTurn:
     queued_ns: int  # by the clock of decisions
     prompt_tokens: int
     blocks: int
+    handoff: str
     scheduled_ns: int = 0
     cached_tokens: int = 0
     has_token: bool = False
@@ -94,6 +97,7 @@ class Probe:
             queued_ns=self._now_ns(),
             prompt_tokens=prompt_tokens,
             blocks=view.blocks(prompt_tokens + round(min(most_output, self._output.value))),
+            handoff=view.handoff_of(request),
         )
         if parent_id:
             self._send(ProgramArrived(program_id=turn.program_id, parent_id=parent_id))
@@ -153,6 +157,7 @@ class Probe:
         turn.has_token = True
         now_ns = time.monotonic_ns()
         scheduled_ns = turn.scheduled_ns or turn.submitted_ns
+        turn.scheduled_ns = turn.scheduled_ns or now_ns  # decoding alone is not always planned where we look
         self._send(
             FirstToken(
                 program_id=turn.program_id,
@@ -179,18 +184,20 @@ class Probe:
 
     def _end(self, turn: TrackedTurn, *, output_tokens: int = 0, ok: bool) -> None:
         service_ns = time.monotonic_ns() - turn.scheduled_ns if turn.scheduled_ns else 0
-        self._send(
-            TurnEnded(
-                program_id=turn.program_id,
-                turn_id=turn.turn_id,
-                prompt_tokens=turn.prompt_tokens,
-                output_tokens=output_tokens,
-                cached_tokens=turn.cached_tokens,
-                service_ns=service_ns,
-                ok=ok,
-                recomputed_tokens=turn.recomputed_tokens,
-            )
-        )
+        end: dict[str, Any] = {
+            "program_id": turn.program_id,
+            "turn_id": turn.turn_id,
+            "prompt_tokens": turn.prompt_tokens,
+            "cached_tokens": turn.cached_tokens,
+            "service_ns": service_ns,
+            "recomputed_tokens": turn.recomputed_tokens,
+        }
+        if turn.handoff and self._view.decodes:
+            self._send(TurnDecoded(handoff=turn.handoff, output_tokens=output_tokens, service_ns=service_ns, ok=ok))
+        elif turn.handoff and ok:
+            self._send(TurnPrefilled(handoff=turn.handoff, **end))
+        else:
+            self._send(TurnEnded(output_tokens=output_tokens, ok=ok, **end))
         if is_unnamed(turn.program_id):
             self._send(
                 ProgramEnded(program_id=turn.program_id, reason="an unnamed request is a program of its own")
@@ -225,6 +232,7 @@ class Probe:
                 host_used_blocks=view.blocks(host_used),
                 context_tokens=view.context_tokens,
                 reason=self._passive_because(),
+                disaggregation=view.disaggregation,
             )
         )
         self._end_the_vanished()

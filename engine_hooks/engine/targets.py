@@ -16,6 +16,7 @@ class Feature(StrEnum):
     HOST = "host"
     RANKS = "ranks"
     CHUNKS = "chunks"
+    DISAGGREGATION = "disaggregation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ from engine_hooks.engine.targets import Feature, Target
 
 log = logging.getLogger("penstock")
 
-DISAGGREGATED = "a turn is two requests on two engines there, and the daemon would count it twice"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.model.events import DECODE
 from controlplane.core.model.text import sanitize
 from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN, carried_labels
 
@@ -38,6 +39,12 @@ class View(ABC):
     scheduler: Any
     page_tokens: int  # of a context, that a page or block of the pool stands for
     context_tokens: int  # the longest context that the model takes; 0: it is not known
+    disaggregation = ""  # ``PREFILL`` or ``DECODE``; empty for an engine that does both
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decodes what prefill engines hand over, and nothing else."""
+        return self.disaggregation == DECODE
 
     # Sizes and queues
 
@@ -129,6 +136,10 @@ class View(ABC):
     def _labels(self, request: Any) -> Mapping[str, Any]:
         """The plugin's own, else those of a gate outside."""
         return self.labels_of(request) or carried_labels(self.id_of(request))
+
+    def handoff_of(self, request: Any) -> str:
+        """By what the engines that prefill and decode it both know it; empty where one does both."""
+        return ""
 
     @abstractmethod
     def prompt_tokens(self, request: Any) -> int: ...

@@ -8,9 +8,9 @@ from typing import Any
 
 from controlplane.core.model.places import rank_of
 from controlplane.gate import GatedRequest
-from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, ungated_labels
+from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, outside_labels, ungated_labels
 from engine_hooks.guard import Guard
-from engine_hooks.sglang.processes import CHOSEN
+from engine_hooks.sglang.processes import CHOSEN, no_gate
 
 
 def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
@@ -23,14 +23,17 @@ def carrier(request_type: type, guard: Guard) -> Callable[..., Any]:
     def carry(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None, **more: Any) -> Any:
         scope = getattr(request, "scope", None)  # SGLang's own requests have none, nor have those over gRPC
         if isinstance(scope, Mapping) and isinstance(obj, request_type):
-            guard.run("generate_request", label, obj, scope)
+            is_gated = not no_gate(getattr(manager, "server_args", None))
+            guard.run("generate_request", label, obj, scope, {} if is_gated else outside_labels(scope))
         return original(manager, obj, request, **more)
 
     return carry
 
 
-def label(obj: Any, scope: Mapping[str, Any]) -> None:
+def label(obj: Any, scope: Mapping[str, Any], outside: Mapping[str, str] | None = None) -> None:
     """Write the identity of the request with this ASGI ``scope`` into ``obj.sampling_params``.
+
+    ``outside``: as a gate before the router has it, where none is at work here.
 
     Every request of a batch gets the same labels: it is one turn. The client's own dictionaries stay as they are.
     """
@@ -40,6 +43,8 @@ def label(obj: Any, scope: Mapping[str, Any]) -> None:
     session_id = getattr(obj, "session_id", None)
 
     def labels_for(carried: Mapping[str, Any]) -> Mapping[str, str]:
+        if outside:
+            return outside
         if isinstance(gated, GatedRequest):
             return gated_labels(gated)
         return ungated_labels(scope, {"custom_params": carried, "session_id": session_id})

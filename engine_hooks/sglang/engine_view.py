@@ -4,15 +4,22 @@ The tree keeps several *components* of a context: full attention's KV, whose poo
 the model has them a sliding window's and states. Everything here runs in the scheduler's thread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from engine_hooks.engine.labels import PROGRAM, carried_labels
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.sglang.late_key import LateKey
-from engine_hooks.sglang.processes import no_gate
+from engine_hooks.sglang.processes import disaggregation, several_workers
 
+_NOWHERE = "2.2.2.2"  # SGLang's FAKE_BOOTSTRAP_HOST
+_HANDOFF_QUEUES = (
+    "disagg_prefill_bootstrap_queue",
+    "disagg_prefill_inflight_queue",
+    "disagg_decode_prealloc_queue",
+    "disagg_decode_transfer_queue",
+)
 ALL = 1 << 40  # tokens: more than any pool has
 _ASKED = {"FULL": "num_tokens", "SWA": "swa_num_tokens", "MAMBA": "mamba_num"}  # of an eviction, by component
 
@@ -22,7 +29,8 @@ class EngineView(View):
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
-        self._has_http_side = not no_gate(scheduler.server_args)
+        self._has_http_side = not several_workers(scheduler.server_args)
+        self.disaggregation = disaggregation(scheduler.server_args)
         self.page_tokens = int(getattr(scheduler, "page_size", 1) or 1)
         self.context_tokens = int(getattr(scheduler, "max_req_len", 0) or 0)
 
@@ -32,12 +40,12 @@ class EngineView(View):
         return self.scheduler.tree_cache
 
     def pool(self) -> PoolTokens:
-        tree = self.tree
-        return PoolTokens(
-            total=self.pool_tokens,
-            free=int(tree._component_available_size(tree.tree_components[0])),
-            evictable=int(tree.evictable_size()),
-        )
+        tree, total = self.tree, self.pool_tokens
+        if self.decodes:  # mostly without a tree
+            free = int(self.scheduler.token_to_kv_pool_allocator.available_size())
+        else:
+            free = int(tree._component_available_size(tree.tree_components[0]))
+        return PoolTokens(total=total, free=free, evictable=int(tree.evictable_size()))
 
     @property
     def pool_tokens(self) -> int:
@@ -184,7 +192,15 @@ class EngineView(View):
                 requests += batch.reqs
         if scheduler.chunked_req is not None:
             requests.append(scheduler.chunked_req)
-        return {request.rid for request in requests}
+        return {request.rid for request in (*requests, *self._handed_over())}
+
+    def _handed_over(self) -> Iterable[Any]:
+        """The requests whose KV is on its way to another engine or from one, or is yet to be."""
+        for name in _HANDOFF_QUEUES if self.disaggregation else ():
+            queues = getattr(self.scheduler, name, None) or ()
+            for waiting in (queues, getattr(queues, "queue", ()), getattr(queues, "retracted_queue", ())):
+                if isinstance(waiting, Sequence):
+                    yield from (getattr(each, "req", each) for each in waiting)
 
     # A request
 
@@ -204,6 +220,11 @@ class EngineView(View):
     def session_of(self, request: Any) -> object:
         """The header ``x-smg-routing-key``; and ``session_id`` in the body, which marks SGLang's own sessions."""
         return request.routing_key or getattr(request, "session_id", None)
+
+    def handoff_of(self, request: Any) -> str:
+        """The router's number for the turn, which both engines have; a server's own requests go nowhere."""
+        room = getattr(request, "bootstrap_room", None) if self.disaggregation else None
+        return "" if room is None or request.bootstrap_host == _NOWHERE else str(room)
 
     def prompt_tokens(self, request: Any) -> int:
         return len(request.origin_input_ids)

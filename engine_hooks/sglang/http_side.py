@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.events import DECODE, DECODES
 from controlplane.core.model.places import places_of_ranks
 from controlplane.gate import GATED_PATHS, GateMiddleware, HealthPage
 from engine_hooks.engine.board import HealthFile
@@ -12,7 +13,7 @@ from engine_hooks.engine.settings import ENGINE, GATE, Settings, role_of
 from engine_hooks.engine.targets import Feature
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.carrier import carrier
-from engine_hooks.sglang.processes import ranks_of
+from engine_hooks.sglang.processes import disaggregation, no_gate, ranks_of
 from engine_hooks.sglang.targets import GENERATE, TERMINATE
 from engine_hooks.sglang.verify import sglang_version, unbound, unproven
 
@@ -93,4 +94,6 @@ def _why_passive(app: Any, hooks: dict[str, Callable[..., Any]]) -> str:
     problems = unbound(hooks, Feature.GATE)
     if problems:
         return problems[0].message
-    return unproven(getattr(app, "server_args", None))
+    server_args = getattr(app, "server_args", None)
+    decodes = DECODES if disaggregation(server_args) == DECODE else ""
+    return unproven(server_args) or decodes or no_gate(server_args)

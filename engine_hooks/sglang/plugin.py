@@ -20,8 +20,9 @@ def _install(settings: Settings) -> None:
     from engine_hooks.sglang.targets import TARGETS
     from engine_hooks.sglang.verify import report_problems
 
-    # Whether host memory and several ranks can be used is told where there are any.
-    always = (target for target in TARGETS if target.feature not in (Feature.HOST, Feature.RANKS))
+    # Whether host memory, several ranks and handing over can be used is told where there are any.
+    sometimes = (Feature.HOST, Feature.RANKS, Feature.DISAGGREGATION)
+    always = (target for target in TARGETS if target.feature not in sometimes)
     lacking = report_problems(verify(always))
     if Feature.PROBE in lacking:
         return  # a gate whose turns the daemon never sees run would only hold them

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from controlplane.core.model.events import PREFILL
+
 CHOSEN = "routed_dp_rank"  # of a request: the rank that it is sent to
 
 
@@ -23,13 +25,31 @@ def rank_of_scheduler(scheduler: Any) -> int | None:
 def no_gate(server_args: Any) -> str:
     """Why no gate can be in the server with these arguments; empty if one can. Its scheduler is steered anyway.
 
-    Several HTTP processes are started by importing the application anew, and plugins are not loaded there.
+    Several HTTP processes are started by importing the application anew, and plugins are not loaded there. A router
+    sends each turn to a prefill and a decode server at once: one that waited here would hold memory there, which
+    the turns that it waits for may need.
     """
+    if disaggregation(server_args) == PREFILL:
+        return (
+            "its decode server has each turn as soon as this prefill server, and keeps memory for one that waits; "
+            "`penstock gate --upstream URL` runs one before their router"
+        )
+    if workers := several_workers(server_args):
+        where = f"in {workers} tokenizer workers SGLang loads no plugin"
+        return f"{where}; `penstock gate --upstream URL` runs one before it"
+    return ""
+
+
+def several_workers(server_args: Any) -> int:
+    """How many HTTP processes there are beside the first; 0 where that one serves alone."""
     workers = getattr(server_args, "tokenizer_worker_num", 1)
-    if not isinstance(workers, int) or workers < 2:
-        return ""
-    where = f"in {workers} tokenizer workers SGLang loads no plugin"
-    return f"{where}; `penstock gate --upstream URL` runs one before it"
+    return workers if isinstance(workers, int) and workers > 1 else 0
+
+
+def disaggregation(server_args: Any) -> str:
+    """``PREFILL`` or ``DECODE``; empty for a server that does both."""
+    mode = getattr(server_args, "disaggregation_mode", None)
+    return "" if mode in (None, "null") else str(mode)
 
 
 def unproven_ranks(server_args: Any) -> str:

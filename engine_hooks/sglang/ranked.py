@@ -36,7 +36,7 @@ class Ranked(Attached):
         self._lockstep.join(f"{sglang_version()}, {own.mode}, {own.pin_budget_ratio}")
 
     def passive_because(self) -> str:
-        return self._lockstep.passive_because
+        return self._lockstep.passive_because or super().passive_because()
 
     def account(self) -> dict[str, object]:
         return {"lockstep": self._lockstep.account()}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.events import DECODE
 from engine_hooks.engine.board import account
 from engine_hooks.engine.settings import Settings
 from engine_hooks.engine.targets import Feature
@@ -11,14 +12,16 @@ from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.sglang.attached import Attached
 from engine_hooks.sglang.lockstep import StepMessage
 from engine_hooks.sglang.peers import Peers
-from engine_hooks.sglang.processes import no_gate, rank_of_scheduler
+from engine_hooks.sglang.processes import disaggregation, no_gate, rank_of_scheduler
 from engine_hooks.sglang.ranked import Ranked
 from engine_hooks.sglang.targets import (
     BATCH,
     BROADCAST,
     CHECK_PREFILL,
     CHUNK_TOKENS,
+    DECODE_STEP,
     POLICY,
+    PREFILL_STEP,
     RETRACTION,
     SCHEDULER,
     TARGETS,
@@ -53,7 +56,7 @@ class SchedulerSide:
         report = account(self.guard, attached.emitter if attached is not None else None)
         if attached is None:
             return {**report, "passive_because": self.passive_because}
-        return {**report, **attached.account()}
+        return {**report, "passive_because": attached.decodes_because, **attached.account()}
 
     def scheduler_made(self, result: Any, saved: Any, scheduler: Any, *args: Any) -> None:
         """Runs once the scheduler is whole: only then is its rank known."""
@@ -74,11 +77,12 @@ class SchedulerSide:
 
     def _why_passive(self, scheduler: Any, peers: Peers | None) -> str:
         """Half of the hooks would tell half of the truth."""
-        if why := unproven(scheduler.server_args) or unknown_tree(scheduler.tree_cache):
+        mode = disaggregation(scheduler.server_args)
+        lacks_tree = "" if mode == DECODE else unknown_tree(scheduler.tree_cache)
+        if why := unproven(scheduler.server_args) or lacks_tree:
             return why
-        problems = unbound(self.hooks)
-        if peers is not None:
-            problems += verify(each for each in TARGETS if each.feature is Feature.RANKS)
+        needed = {Feature.RANKS: peers is not None, Feature.DISAGGREGATION: bool(mode)}
+        problems = unbound(self.hooks) + verify(each for each in TARGETS if needed.get(each.feature))
         report_problems(problems)
         return problems[0].message if problems else ""
 
@@ -145,6 +149,10 @@ def _hooks(side: SchedulerSide) -> dict[Feature, dict[str, Callable[..., Any]]]:
             f"{TREE}_free_values": around("_free_values", before=Attached.host_freed),
         },
         Feature.RANKS: {BROADCAST: _broadcasting(side)},
+        Feature.DISAGGREGATION: {
+            path: around("get_next_batch_to_run", before=Attached.step_begins)
+            for path in (PREFILL_STEP, DECODE_STEP)
+        },
     }
 
 

@@ -14,6 +14,8 @@ TERMINATE = "sglang.srt.managers.tokenizer_manager.SignalHandler.sigterm_handler
 REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
 ADD_MIDDLEWARE = "sglang.srt.entrypoints.http_server.app.add_middleware"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
+PREFILL_STEP = SCHEDULER + "get_next_disagg_prefill_batch_to_run"
+DECODE_STEP = SCHEDULER + "get_next_disagg_decode_batch_to_run"
 _RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver."
 BROADCAST = _RECEIVER + "_broadcast_reqs_across_ranks"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch."
@@ -56,6 +58,8 @@ TARGETS: tuple[Target, ...] = (
     _one(Feature.PINS, POLICY + "SchedulePolicy.calc_priority", "self", "waiting_queue"),
     _one(Feature.PINS, POLICY + "PrefillAdder.add_one_req", "self", "req"),
     _one(Feature.RANKS, BROADCAST, "self", "recv_reqs"),
+    _one(Feature.DISAGGREGATION, PREFILL_STEP, "self", "running_batch"),
+    _one(Feature.DISAGGREGATION, DECODE_STEP, "self", "running_batch"),
     _one(Feature.CHUNKS, CHECK_PREFILL, "self", "req"),
     _one(Feature.CHUNKS, CHUNK_TOKENS, "self", "chunk_limit"),
     _one(Feature.CHUNKS, RETRACTION, "reqs"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import DISAGGREGATED, Problem, line, resolve
+from engine_hooks.engine.verify import Problem, line, resolve
 from engine_hooks.sglang.processes import unproven_ranks
 from engine_hooks.sglang.targets import SUPPORTED_VERSIONS, TARGETS
 
@@ -55,12 +55,7 @@ def unproven(server_args: Any) -> str:
         value = getattr(server_args, name, 1)
         if isinstance(value, int) and value > 1:
             return f"{name}={value} is not supported yet: {why}"
-    if why := unproven_ranks(server_args):
-        return why
-    mode = getattr(server_args, "disaggregation_mode", "null")
-    if mode not in (None, "null"):
-        return f"disaggregation_mode={mode} is not supported yet: {DISAGGREGATED}"
-    return ""
+    return unproven_ranks(server_args)
 
 
 def unknown_tree(tree: Any) -> str:

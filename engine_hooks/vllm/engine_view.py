@@ -6,14 +6,18 @@ hit takes them out of it again. Which blocks of a context it needs depends on th
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from controlplane.core.estimators.moving_average import MovingAverage
+from controlplane.core.model.events import PREFILL
 from engine_hooks.engine.view import Lock, PoolTokens, View
 from engine_hooks.vllm.groups import ContextKey, groups_of
+from engine_hooks.vllm.verify import disaggregation
 
 LABELS_VARIABLE = "PENSTOCK_PLUGIN_LABELS"  # where labels are in sampling_params.extra_args: no client knows it
+_ADDED = re.compile(r"-[0-9a-f]{8}$")
 _PAGE_CHANGES = 8  # by less than an eighth it is not told anew
 _UNANSWERED = frozenset({"FINISHED_ABORTED", "FINISHED_IGNORED", "FINISHED_ERROR"})
 
@@ -29,6 +33,7 @@ class EngineView(View):
         self.scheduler = scheduler
         self.groups = groups_of(scheduler)
         self.context_tokens = int(getattr(scheduler, "max_model_len", 0) or 0)
+        self.disaggregation = disaggregation(getattr(scheduler, "vllm_config", None))
         self._keys = keys
         self._labels_at = os.environ.get(LABELS_VARIABLE, "")
         self._scheduled: tuple[str, int] = ("", 0)
@@ -164,6 +169,18 @@ class EngineView(View):
 
     def session_of(self, request: Any) -> object:
         return getattr(request, "session_id", None)
+
+    def handoff_of(self, request: Any) -> str:
+        """The prefill request's id, without what vLLM adds behind it to the one that the router gives to both.
+
+        Connectors tell the decode engine the whole of it where the router gives none.
+        """
+        params = getattr(request, "kv_transfer_params", None) or {}
+        if self.disaggregation == PREFILL and (params.get("do_remote_decode") or request.max_tokens == 1):
+            return _ADDED.sub("", request.request_id)
+        if self.decodes:
+            return _ADDED.sub("", str(params.get("remote_request_id") or request.request_id))
+        return ""
 
     def prompt_tokens(self, request: Any) -> int:
         return int(request.num_prompt_tokens)

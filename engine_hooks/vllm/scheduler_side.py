@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.events import DECODE, DECODES
 from controlplane.core.model.places import role_of_rank
 from engine_hooks.engine.board import account, post
 from engine_hooks.engine.settings import ENGINE, PluginMode, Settings
@@ -17,7 +18,7 @@ from engine_hooks.engine.verify import verify
 from engine_hooks.guard import Guard, TimedGuard, log
 from engine_hooks.vllm.attached import Attached
 from engine_hooks.vllm.targets import ENGINE_TARGETS
-from engine_hooks.vllm.verify import no_pins, report_problems, unproven_engine, vllm_version
+from engine_hooks.vllm.verify import disaggregation, no_pins, report_problems, unproven_engine, vllm_version
 
 PORT_VARIABLE = "PENSTOCK_PLUGIN_PORT"  # of the HTTP server, told to its children
 RANKS_VARIABLE = "PENSTOCK_PLUGIN_RANKS"  # that it has: one that steps alone is not told of the others
@@ -69,7 +70,8 @@ class SchedulerSide:
         if why:
             log.warning("penstock: passive: %s", why)
             return
-        lacks_pins = self._lacks_pins or no_pins(scheduler)
+        decodes = DECODES if disaggregation(scheduler.vllm_config) == DECODE else ""
+        lacks_pins = decodes or self._lacks_pins or no_pins(scheduler)
         if lacks_pins:
             log.warning("penstock: the pins stay off: %s", lacks_pins)
         self.passive_because = "its start failed"
@@ -80,7 +82,7 @@ class SchedulerSide:
         self._find_core(attached)
         attached.emitter.start()
         self.attached = attached
-        self.passive_because = ""
+        self.passive_because = decodes
         made, tokens = type(scheduler).__name__, attached.pool_tokens
         log.info("penstock: probe on, node %s, pool of %d tokens, in %s", self._settings.node, tokens, made)
 

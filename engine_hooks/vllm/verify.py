@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from controlplane.core.model.events import DECODE, PREFILL
 from engine_hooks.engine import verify as shared
 from engine_hooks.engine.targets import Feature
-from engine_hooks.engine.verify import DISAGGREGATED, Problem
+from engine_hooks.engine.verify import Problem
 from engine_hooks.vllm.targets import SUPPORTED_VERSIONS, TARGETS
 
+_SIDES = {"kv_producer": PREFILL, "kv_consumer": DECODE}
 RUST_VARIABLE = "VLLM_USE_RUST_FRONTEND"
 # These carry contexts from engine to engine whatever the role is called; others keep what one engine has computed.
 _BETWEEN_ENGINES = frozenset(
@@ -43,15 +45,21 @@ def unproven_engine(vllm_config: Any, port: str) -> str:
     if not port:
         return "no HTTP server of vLLM's own belongs to this engine: nobody could name programs or hold turns"
     transfer = getattr(vllm_config, "kv_transfer_config", None)
-    role = getattr(transfer, "kv_role", None)
-    if role in ("kv_producer", "kv_consumer"):
-        return f"kv_role={role} is not supported yet: {DISAGGREGATED}"
     between = sorted(_BETWEEN_ENGINES.intersection(_connectors(transfer)))
-    if between:
-        return f"kv_connector={between[0]} is not supported yet: {DISAGGREGATED}"
+    if between and not disaggregation(vllm_config):
+        first, second = _SIDES
+        return (
+            f"kv_connector={between[0]} does not say whether this engine prefills or decodes: "
+            f'"kv_role": "{first}" or "{second}" does'
+        )
     if getattr(getattr(vllm_config, "parallel_config", None), "enable_elastic_ep", False):
         return "data-parallel ranks that come and go are not supported yet"
     return ""
+
+
+def disaggregation(vllm_config: Any) -> str:
+    """``PREFILL`` for an engine whose contexts another decodes, ``DECODE`` for that one; else empty."""
+    return _SIDES.get(str(getattr(getattr(vllm_config, "kv_transfer_config", None), "kv_role", None)), "")
 
 
 def no_pins(scheduler: Any) -> str:

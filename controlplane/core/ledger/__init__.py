@@ -1,8 +1,8 @@
 """The ledger applies events; it holds the only mutable program state.
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
-and none behind it: publishers, accounts, programs, tools, gates, runs, turns, engines, publisher states. What a
-snapshot holds is what they declare as ``persisted``.
+and none behind it: publishers, accounts, programs, tools, gates, runs, handoffs, turns, engines, publisher states.
+What a snapshot holds is what they declare as ``persisted``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +15,7 @@ from controlplane.core.ledger import persisted as persistence
 from controlplane.core.ledger.accounts import Accounts
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.handoffs import Handoffs
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs
 from controlplane.core.ledger.publisher_states import PublisherStates
@@ -35,6 +36,7 @@ _NOUNS: dict[str, type[Any]] = {
     "tools": Tools,
     "gates": Gates,
     "runs": Runs,
+    "handoffs": Handoffs,
     "turns": Turns,
     "engines": Engines,
     "publisher_states": PublisherStates,
@@ -54,6 +56,7 @@ class Ledger:
     tools: Tools = field(init=False)
     gates: Gates = field(init=False)
     runs: Runs = field(init=False)
+    handoffs: Handoffs = field(init=False)
     turns: Turns = field(init=False)
     engines: Engines = field(init=False)
     publisher_states: PublisherStates = field(init=False)
@@ -75,6 +78,8 @@ class Ledger:
             ev.TurnsRefused: self.gates.turns_refused,
             ev.TurnSubmitted: self.turns.submitted,
             ev.FirstToken: self.turns.first_token,
+            ev.TurnPrefilled: self.turns.prefilled,
+            ev.TurnDecoded: self.handoffs.decode_ended,
             ev.TurnEnded: self.turns.ended,
             ev.ReplyRead: self.turns.reply_read,
             ev.ToolEnqueued: self.tools.enqueued,

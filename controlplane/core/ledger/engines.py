@@ -11,7 +11,7 @@ from controlplane.core.ledger.programs import Charges, Programs
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.turns import EngineLoad, Turns
 from controlplane.core.model import events as ev
-from controlplane.core.model.places import place_of, stands_before
+from controlplane.core.model.places import node_of, place_of, stands_before
 from controlplane.core.model.types import Replica, Status, Tier
 
 _MOST_MOVING = 4096
@@ -79,14 +79,30 @@ class Engines:
 
     # What others read
 
+    @property
+    def samples(self) -> dict[str, ev.PoolSampled]:
+        """By place, the latest of every engine: also of those that decode, for which nothing is decided."""
+        return self.pools | self.turns.handoffs.decoders
+
+    def sample_of(self, place: str) -> ev.PoolSampled | None:
+        return self.pools.get(place) or self.turns.handoffs.decoders.get(place)
+
     def takes(self, place: str) -> bool:
         return self.listed is None or self.listed.get(place, False)
 
     def behind(self, gate: str) -> Sequence[str]:
-        """The engines, in the order of their names, that the gate at this place can send turns to."""
+        """The engines, in the order of their names, that the gate at this place can send turns to.
+
+        A gate before a router of prefill engines has another port than they have.
+        """
         changes, names = self.known_behind.get(gate, (-1, ()))
         if changes != self.changes:
-            names = tuple(name for name in sorted(self.pools) if stands_before(gate, name) and self.takes(name))
+            open_engines = [name for name in sorted(self.pools) if self.takes(name)]
+            names = tuple(name for name in open_engines if stands_before(gate, name)) or tuple(
+                name
+                for name in open_engines
+                if self.pools[name].disaggregation == ev.PREFILL and node_of(name) == node_of(gate)
+            )
             if len(self.known_behind) > _MOST_GATES:
                 self.known_behind.clear()
             self.known_behind[gate] = (self.changes, names)
@@ -101,12 +117,16 @@ class Engines:
 
     def pool_sampled(self, event: ev.PoolSampled, now_ns: int) -> None:
         place = place_of(event.publisher)
-        if self.listed is not None and place not in self.listed:
+        self.turns.handoffs.give_up(now_ns)
+        if self.listed is not None and place not in self.listed and event.disaggregation != ev.DECODE:
             return  # it left the fleet, and does not know it
         # A publisher's first sample does not tell when its retractions happened.
         before = self.retractions.get(event.publisher, event.retractions)
         self.turns.signals.retractions += max(0, event.retractions - before)
         self.retractions[event.publisher] = event.retractions
+        if event.disaggregation == ev.DECODE:
+            self.turns.handoffs.decoders[place] = event
+            return
         first, size = next(iter(self.pools), place), max(1, event.block_tokens)
         if place == first and size != self.programs.estimates.block_tokens:
             self._resize_blocks(size)
@@ -173,6 +193,7 @@ class Engines:
 
         Its programs keep their slots, and their place in the queue: they are placed again (docs/adr/0049).
         """
+        self.turns.handoffs.decoders.pop(place, None)
         if place not in self.pools or (len(self.pools) == 1 and self.listed is None):
             return
         if len(self.pools) > 1:  # of the last one it stays known what it had: nobody is let in by guesses

@@ -237,7 +237,7 @@ class PublisherStates:
 
     def _is_needed(self, publisher: str) -> bool:
         """Whether anything hangs on its word: its work, or an engine that is known."""
-        pool = self.engines.pools.get(place_of(publisher)) if publisher in self.publishers.serving else None
+        pool = self.engines.sample_of(place_of(publisher)) if publisher in self.publishers.serving else None
         tools = self.tools
         tables = (self.gates.by_publisher, self.turns.by_publisher, tools.of_publisher, tools.wanted_by)
         return any(publisher in table for table in tables) or (pool is not None and pool.publisher == publisher)
@@ -248,5 +248,5 @@ class PublisherStates:
         Not those of detached calls, which live on without them.
         """
         named = {*self.gates.by_publisher, *self.turns.by_publisher, *self.tools.of_publisher}
-        named |= {sample.publisher for sample in self.engines.pools.values()}
+        named |= {sample.publisher for sample in self.engines.samples.values()}
         return named & self.publishers.sequences.keys()

@@ -12,6 +12,7 @@ from controlplane.core.estimators import idleness
 from controlplane.core.estimators.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, Sender, sender_of
 from controlplane.core.estimators.saturation import Prefilled
 from controlplane.core.ledger.gates import Gates, HeldTurn
+from controlplane.core.ledger.handoffs import Handoffs
 from controlplane.core.ledger.index import Index, Tally
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
@@ -84,6 +85,7 @@ class Turns:
     programs: Programs
     gates: Gates
     runs: Runs
+    handoffs: Handoffs
     running: dict[str, EngineTurn] = persisted(dict)
     replies: dict[str, ev.ReplyRead] = persisted(dict)  # by turn_id, of turns that have not ended yet
     signals: Signals = persisted(Signals)
@@ -200,6 +202,15 @@ class Turns:
             estimates.eviction_delay.add(event.launch_delay_ns)
         if event.cached_tokens < warm_tokens and program.warm:
             self.signals.cold_returns += 1
+
+    def prefilled(self, event: ev.TurnPrefilled, now_ns: int) -> None:
+        """It runs until it is decoded, at home still: but no publisher there holds it any more."""
+        turn = self.running.get(event.turn_id)
+        if turn is not None:
+            self.by_publisher.drop(turn.publisher, event.turn_id)
+            turn.publisher = f"{place_of(turn.publisher)}/"
+            self.by_publisher.add(turn.publisher, event.turn_id)
+        self.handoffs.prefill_ended(event, now_ns, runs=turn is not None)
 
     def ended(self, event: ev.TurnEnded, now_ns: int) -> None:
         programs, estimates = self.programs, self.programs.estimates

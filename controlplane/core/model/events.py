@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
+PREFILL, DECODE = "prefill", "decode"
+"""An engine's side of disaggregated prefill; see ``PoolSampled.disaggregation``."""
+DECODES = "it decodes what prefill engines hand over: it is counted, and nothing is decided for it"
+"""Why a decode engine obeys nothing; see ``PoolSampled.reason``."""
 NO_PLUGIN = "it has no plugin: it is given turns, and keeps, orders and evicts contexts as it likes"
 BY_API = "it has no plugin: its own API has it keep contexts, and it orders and evicts as it likes"
 PLUGINLESS = frozenset({NO_PLUGIN, BY_API})
@@ -129,6 +133,32 @@ class FirstToken(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPrefilled(ProgramEvent):
+    """A prefill engine has handed a turn over, which another engine decodes: its blocks here are released.
+
+    ``handoff``: by what both engines know what is handed over. With ``TurnDecoded`` it makes the turn's
+    ``TurnEnded``, whose figures these are.
+    """
+
+    turn_id: str
+    handoff: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    service_ns: int = 0
+    recomputed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDecoded(Event):
+    """A decode engine's end of a turn that another engine has prefilled. It knows neither program nor turn."""
+
+    handoff: str
+    output_tokens: int = 0
+    service_ns: int = 0
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(ProgramEvent):
     """gpu_end: blocks are released and the reply is complete, or the turn was aborted (``ok`` is False)."""
 
@@ -214,6 +244,8 @@ class PoolSampled(Event):
     """The allocator's state, read in O(1). ``retractions`` counts up from the publisher's boot.
 
     ``reason``: why the engine pins nothing and orders nothing, though it is asked to; empty if it does.
+    ``disaggregation``: ``PREFILL`` where other engines decode what it prefills, ``DECODE`` for those, which are
+    counted and not decided for; empty where one does both.
     """
 
     total_blocks: int
@@ -228,6 +260,7 @@ class PoolSampled(Event):
     host_used_blocks: int = 0
     context_tokens: int = 0  # the longest context that its model takes; 0: it does not say
     reason: str = ""
+    disaggregation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +408,8 @@ EVENTS: dict[type[Event], tuple[frozenset[Source], Decide]] = {
         (TurnAbandoned, Decide.AT_ONCE, Source.SERVING),
         (TurnSubmitted, Decide.NEXT_INTERVAL, Source.SERVING),
         (FirstToken, Decide.NEXT_INTERVAL, Source.SERVING),
+        (TurnPrefilled, Decide.NEXT_INTERVAL, Source.SERVING),
+        (TurnDecoded, Decide.NEXT_INTERVAL, Source.SERVING),
         (TurnEnded, Decide.AT_ONCE, Source.SERVING),
         (ToolEnqueued, Decide.AT_ONCE, Source.AGENT),
         (ToolStarted, Decide.AT_ONCE, Source.AGENT),

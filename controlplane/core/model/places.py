@@ -23,6 +23,11 @@ FLEET_GATE = "gate-fleet"
 """The role of a gate before engines on any node (docs/adr/0049)."""
 
 
+def node_of(place: str) -> str:
+    """``node`` of ``node/engine-30000``."""
+    return place.rpartition("/")[0]
+
+
 def kind_of(role: str) -> str:
     """``engine`` of ``engine-30000``: what a publisher is, whichever of several it is."""
     return role.partition("-")[0]

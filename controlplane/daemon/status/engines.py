@@ -10,7 +10,7 @@ from typing import Protocol
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.publishers import SequenceTracker
 from controlplane.core.model.commands import Command, Place
-from controlplane.core.model.events import PoolSampled
+from controlplane.core.model.events import DECODES, PoolSampled
 from controlplane.core.model.places import kind_of, place_of, stands_before
 from controlplane.core.model.types import seconds
 
@@ -55,10 +55,11 @@ class EngineRow:
     heard_ns: int = 0
     silent: bool = False
     passive: str = ""
+    disaggregation: str = ""
 
     @property
     def needs_attention(self) -> bool:
-        return self.silent or bool(self.passive) or self.standing not in ("", "serving")
+        return self.silent or self.passive not in ("", DECODES) or self.standing not in ("", "serving")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class MoveLog:
 
 def count_engines(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> EngineCounts:
     """How many there are of each standing. O(engines), and cheap: a status has it."""
-    pools, standings, silent, down = ledger.engines.pools, Counter[str](), 0, list[str]()
+    pools, standings, silent, down = ledger.engines.samples, Counter[str](), 0, list[str]()
     named = {each.place: each for each in roster}
     for place in pools.keys() | named.keys():
         standing = _standing(ledger, named.get(place), place) or "serving"
@@ -154,11 +155,15 @@ def gateless_engines(ledger: Ledger) -> tuple[str, ...]:
     """
     if not ledger.publishers.counts.admitted_unasked:
         return ()
+    engines = ledger.engines
     gates = {place for publisher in ledger.publishers.serving if _is_gate(place := place_of(publisher))}
-    pools = ledger.engines.pools
-    return tuple(
-        nsmallest(_MOST_DOWN, (each for each in pools if not any(stands_before(gate, each) for gate in gates)))
+    behind = {each for gate in gates for each in engines.behind(gate)}
+    alone = (
+        each
+        for each in engines.pools
+        if each not in behind and not any(stands_before(gate, each) for gate in gates)
     )
+    return tuple(nsmallest(_MOST_DOWN, alone))
 
 
 def each_engine(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> Iterator[EngineRow]:
@@ -166,7 +171,7 @@ def each_engine(ledger: Ledger, roster: Iterable[Known], now_ns: int) -> Iterato
 
     O(engines + programs with a slot or in line); one by one, for who lets others go on in between.
     """
-    programs, pools = ledger.programs, ledger.engines.pools
+    programs, pools = ledger.programs, ledger.engines.samples
     named = {each.place: each for each in roster}
     placed = Counter(programs.by_name[name].replica for name in programs.active)
     waiting = Counter(programs.by_name[name].replica for name in programs.queue)
@@ -184,7 +189,7 @@ def engine_listing(rows: Sequence[EngineRow], moves: MoveLog, *, most: int = 0) 
 
 
 def _row(place: str, ledger: Ledger, engine: Known | None, programs: int, waiting: int, now_ns: int) -> EngineRow:
-    known = ledger.engines.pools.get(place) or PoolSampled(total_blocks=0, free_blocks=0)
+    known = ledger.engines.sample_of(place) or PoolSampled(total_blocks=0, free_blocks=0)
     demand, standing = _demand_blocks(ledger, place), _standing(ledger, engine, place)
     return EngineRow(
         place=place,
@@ -205,6 +210,7 @@ def _row(place: str, ledger: Ledger, engine: Known | None, programs: int, waitin
         heard_ns=_last_seen_ago_ns(ledger, place, now_ns),
         silent=standing in ("", "serving") and _is_silent(ledger, place, now_ns),
         passive=known.reason,
+        disaggregation=known.disaggregation,
     )
 
 
@@ -260,5 +266,5 @@ def _is_overdue(sequence: SequenceTracker, now_ns: int) -> bool:
 
 
 def _sequence(ledger: Ledger, place: str) -> SequenceTracker | None:
-    pool = ledger.engines.pools.get(place)
+    pool = ledger.engines.sample_of(place)
     return ledger.publishers.sequences.get(pool.publisher) if pool is not None else None

@@ -174,6 +174,7 @@ class EngineRow(google.protobuf.message.Message):
     HEARD_NS_FIELD_NUMBER: builtins.int
     SILENT_FIELD_NUMBER: builtins.int
     PASSIVE_FIELD_NUMBER: builtins.int
+    DISAGGREGATION_FIELD_NUMBER: builtins.int
     place: builtins.str
     """`node/role`, as its own events name it."""
     address: builtins.str
@@ -204,6 +205,8 @@ class EngineRow(google.protobuf.message.Message):
     """It serves and was never heard, or was asked for its state and did not answer."""
     passive: builtins.str
     """Why it pins nothing and orders nothing; empty: it does."""
+    disaggregation: builtins.str
+    """prefill or decode, of an engine that does the one only."""
     def __init__(
         self,
         *,
@@ -225,8 +228,9 @@ class EngineRow(google.protobuf.message.Message):
         heard_ns: builtins.int = ...,
         silent: builtins.bool = ...,
         passive: builtins.str = ...,
+        disaggregation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "has_plugin", b"has_plugin", "heard_ns", b"heard_ns", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "kv_demand_blocks", b"kv_demand_blocks", "kv_evictable_blocks", b"kv_evictable_blocks", "kv_free_blocks", b"kv_free_blocks", "kv_retained_blocks", b"kv_retained_blocks", "kv_total_blocks", b"kv_total_blocks", "kv_use_ratio", b"kv_use_ratio", "passive", b"passive", "place", b"place", "programs", b"programs", "silent", b"silent", "standing", b"standing", "turns", b"turns", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "disaggregation", b"disaggregation", "has_plugin", b"has_plugin", "heard_ns", b"heard_ns", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "kv_demand_blocks", b"kv_demand_blocks", "kv_evictable_blocks", b"kv_evictable_blocks", "kv_free_blocks", b"kv_free_blocks", "kv_retained_blocks", b"kv_retained_blocks", "kv_total_blocks", b"kv_total_blocks", "kv_use_ratio", b"kv_use_ratio", "passive", b"passive", "place", b"place", "programs", b"programs", "silent", b"silent", "standing", b"standing", "turns", b"turns", "waiting", b"waiting"]) -> None: ...
 
 global___EngineRow = EngineRow
 

@@ -74,6 +74,8 @@ class Event(google.protobuf.message.Message):
     ENGINES_LISTED_FIELD_NUMBER: builtins.int
     PIN_RECLAIMED_FIELD_NUMBER: builtins.int
     TURNS_REFUSED_FIELD_NUMBER: builtins.int
+    TURN_PREFILLED_FIELD_NUMBER: builtins.int
+    TURN_DECODED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -120,6 +122,10 @@ class Event(google.protobuf.message.Message):
     def pin_reclaimed(self) -> global___PinReclaimed: ...
     @property
     def turns_refused(self) -> global___TurnsRefused: ...
+    @property
+    def turn_prefilled(self) -> global___TurnPrefilled: ...
+    @property
+    def turn_decoded(self) -> global___TurnDecoded: ...
     def __init__(
         self,
         *,
@@ -146,10 +152,12 @@ class Event(google.protobuf.message.Message):
         engines_listed: global___EnginesListed | None = ...,
         pin_reclaimed: global___PinReclaimed | None = ...,
         turns_refused: global___TurnsRefused | None = ...,
+        turn_prefilled: global___TurnPrefilled | None = ...,
+        turn_decoded: global___TurnDecoded | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_ended", b"turn_ended", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded"] | None: ...
 
 global___Event = Event
 
@@ -398,6 +406,78 @@ class FirstToken(google.protobuf.message.Message):
 global___FirstToken = FirstToken
 
 @typing.final
+class TurnPrefilled(google.protobuf.message.Message):
+    """A prefill engine has handed a turn over, which another engine decodes: its blocks here are released. The daemon makes
+    the turn's gpu_end of this and of TurnDecoded.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    TURN_ID_FIELD_NUMBER: builtins.int
+    HANDOFF_FIELD_NUMBER: builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    SERVICE_NS_FIELD_NUMBER: builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    turn_id: builtins.str
+    handoff: builtins.str
+    """By what both engines know what is handed over."""
+    prompt_tokens: builtins.int
+    """Tokens of the prompt."""
+    cached_tokens: builtins.int
+    """Tokens of the prompt that the cache held."""
+    service_ns: builtins.int
+    """Nanoseconds that the turn spent scheduled here."""
+    recomputed_tokens: builtins.int
+    """Tokens that were prefilled once more since the engine had thrown the running turn out for lack of room."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        turn_id: builtins.str = ...,
+        handoff: builtins.str = ...,
+        prompt_tokens: builtins.int = ...,
+        cached_tokens: builtins.int = ...,
+        service_ns: builtins.int = ...,
+        recomputed_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "handoff", b"handoff", "program_id", b"program_id", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens", "service_ns", b"service_ns", "turn_id", b"turn_id"]) -> None: ...
+
+global___TurnPrefilled = TurnPrefilled
+
+@typing.final
+class TurnDecoded(google.protobuf.message.Message):
+    """A decode engine's end of a turn that another engine has prefilled."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HANDOFF_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    SERVICE_NS_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    handoff: builtins.str
+    """As of TurnPrefilled."""
+    output_tokens: builtins.int
+    """Tokens of the reply."""
+    service_ns: builtins.int
+    """Nanoseconds that the turn spent scheduled here."""
+    failed: builtins.bool
+    """The turn was aborted or went wrong."""
+    def __init__(
+        self,
+        *,
+        handoff: builtins.str = ...,
+        output_tokens: builtins.int = ...,
+        service_ns: builtins.int = ...,
+        failed: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "handoff", b"handoff", "output_tokens", b"output_tokens", "service_ns", b"service_ns"]) -> None: ...
+
+global___TurnDecoded = TurnDecoded
+
+@typing.final
 class TurnEnded(google.protobuf.message.Message):
     """gpu_end: blocks are released and the reply is complete, or the turn was aborted."""
 
@@ -644,6 +724,7 @@ class PoolSampled(google.protobuf.message.Message):
     HOST_USED_BLOCKS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
+    DISAGGREGATION_FIELD_NUMBER: builtins.int
     total_blocks: builtins.int
     """KV blocks of the device's pool."""
     free_blocks: builtins.int
@@ -668,6 +749,10 @@ class PoolSampled(google.protobuf.message.Message):
     """Why the engine pins nothing and orders nothing, though it is asked to; empty if it does."""
     context_tokens: builtins.int
     """The longest context that its model takes, in tokens; 0: it does not say."""
+    disaggregation: builtins.str
+    """prefill: other engines decode what it prefills. decode: the other way round; it is counted, and nothing is decided
+    for it. Empty: it does both.
+    """
     def __init__(
         self,
         *,
@@ -683,8 +768,9 @@ class PoolSampled(google.protobuf.message.Message):
         host_used_blocks: builtins.int = ...,
         reason: builtins.str = ...,
         context_tokens: builtins.int = ...,
+        disaggregation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "context_tokens", b"context_tokens", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_tokens", b"block_tokens", "context_tokens", b"context_tokens", "disaggregation", b"disaggregation", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "host_total_blocks", b"host_total_blocks", "host_used_blocks", b"host_used_blocks", "reason", b"reason", "retained_blocks", b"retained_blocks", "retractions", b"retractions", "total_blocks", b"total_blocks", "turns_running", b"turns_running", "turns_waiting", b"turns_waiting"]) -> None: ...
 
 global___PoolSampled = PoolSampled
 

@@ -183,8 +183,8 @@ def test_the_gate_is_passive_where_the_schedulers_process_is(
 @pytest.mark.parametrize(
     ("role", "connector", "extra", "told"),
     [
-        ("kv_producer", "ExampleConnector", {}, "kv_role=kv_producer"),
-        ("kv_consumer", "LMCacheConnectorV1", {}, "kv_role=kv_consumer"),
+        ("kv_producer", "NixlConnector", {}, ""),
+        ("kv_consumer", "LMCacheConnectorV1", {}, ""),
         ("kv_both", "NixlConnector", {}, "kv_connector=NixlConnector"),
         ("kv_both", "MultiConnector", {"connectors": [{"kv_connector": "NixlConnector"}]}, "NixlConnector"),
         ("kv_both", "MultiConnector", {"connectors": [{"kv_connector": "OffloadingConnector"}]}, ""),
@@ -193,14 +193,14 @@ def test_the_gate_is_passive_where_the_schedulers_process_is(
         (None, None, None, ""),
     ],
 )
-def test_where_prefill_and_decoding_are_apart_it_is_passive_and_says_why(
+def test_which_side_an_engine_is_must_be_known_where_prefill_and_decoding_are_apart(
     role: str | None, connector: str | None, extra: dict[str, object] | None, told: str
 ) -> None:
     transfer = SimpleNamespace(kv_role=role, kv_connector=connector, kv_connector_extra_config=extra)
     because = unproven_engine(SimpleNamespace(kv_transfer_config=transfer, parallel_config=None), "8000")
     assert bool(because) is bool(told)
     assert told in because
-    assert not told or "two requests" in because
+    assert not told or '"kv_role": "kv_producer" or "kv_consumer"' in because
 
 
 @pytest.mark.parametrize(
