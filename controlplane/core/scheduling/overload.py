@@ -84,7 +84,7 @@ def detect(state: Overload, load: IntervalLoad, rules: OverloadRules) -> Overloa
 
     # With slack in the pool a cold return is no sign of overload: LRU drops who was away longest, even then.
     cold = load.cold_returns > 0 and load.kv_use_ratio >= rules.kv_slack
-    thrashing = load.kv_use_ratio >= rules.kv_high or load.retractions > 0 or cold
+    thrashing = load.kv_use_ratio > rules.kv_high or load.retractions > 0 or cold
     kv, kv_streak = state.kv, 0
     if thrashing:
         kv = True

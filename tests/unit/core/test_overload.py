@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.core_driver import Driver
 
 from controlplane.core.model.types import seconds
@@ -67,3 +69,26 @@ def test_what_memory_below_the_device_keeps_may_be_thrown_out() -> None:
         state.ledger.turns.signals.retractions = 1
         sense(state, ControlRules(), None, seconds(1))
         assert state.overload.kv == overloaded
+
+
+@given(pool=st.integers(1, 64), demands=st.lists(st.integers(0, 64), max_size=20))
+def test_what_fits_is_no_overload_however_full_it_makes_the_pool(pool: int, demands: list[int]) -> None:
+    """In a pool of a few contexts, as a server's slots are, it is often exactly full."""
+    fitting = [replace(CALM, kv_use_ratio=min(demand, pool) / pool) for demand in demands]
+    assert not any(state.kv for state in run(*fitting))
+    assert run(*fitting, replace(CALM, kv_use_ratio=(pool + 1) / pool))[-1].kv
+
+
+def test_whoever_comes_when_one_of_a_few_slots_is_free_is_let_in() -> None:
+    driver = Driver(PRESETS["penstock"])
+    driver.pool(total=4, free=4, block_tokens=1000)
+    for name in "abcd":
+        driver.ask(name)
+        assert driver.admitted() == [name]
+        driver.submit(name, blocks=1)
+    for _ in range(9):
+        driver.tick(after_s=1.0)
+    driver.finish("a")
+    driver.end("a")
+    driver.ask("e")
+    assert driver.admitted() == ["e"]
