@@ -25,9 +25,10 @@ def import_(
 ) -> None:
     """Write the sessions of agents as a trace: tokens, tools and gaps, and no text.
 
-    Reads what Claude Code, Codex, opencode, OpenHands, mini-swe-agent, SWE-agent and trae-agent keep, and the traces
-    of kv-cache-tester and AgentX, Mooncake, aiperf, Dynamo, TraceLab, tau-bench and ShareGPT. A file's format is known
-    by its content. What was guessed and refused is printed to the standard error; exit 1 if nothing could be read.
+    Reads what Claude Code, Codex, opencode, OpenHands, mini-swe-agent, SWE-agent and trae-agent keep, and the
+    traces of kv-cache-tester and AgentX, Mooncake, aiperf, Dynamo, TraceLab, tau-bench and ShareGPT. A file's
+    format is known by its content. What was guessed and refused goes to the standard error; exit 1 if nothing was
+    read.
     """
     from controlplane.core.model.text import printable
     from controlplane.lab.workload.imports.formats import Report, read_programs

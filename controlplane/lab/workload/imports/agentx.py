@@ -53,6 +53,9 @@ def _calls(requests: Sequence[Fields], begin_s: float) -> list[Call]:
             bool(calls) and not calls[-1].tools and "tool_result" not in (request.any("input_types") or ())
         )
         before, blocks = blocks, request.any("hash_ids") or []
+        think_s = request.number("think_time")
+        if calls and calls[-1].ended_s is None and think_s is not None:
+            calls[-1].tool_ms = 1e3 * think_s
         pairs = zip(before, blocks, strict=False)
         call.rewrites = 2 * len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) < len(before)
         calls.append(call)

@@ -7,6 +7,8 @@ tool's, or ``human`` where a person's message began that request.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 from controlplane.core.estimators.prompt_size import PromptSize, PromptSizes
@@ -48,7 +50,7 @@ def tokens_of(*parts: Any) -> int:
         video_tokens=video,
         file_tokens=file,
     )
-    return round(_SIZES.estimate(size, "", 1).tokens - 1)
+    return ceil(_SIZES.estimate(size, "", 1).tokens - 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class Session:
 
     program_id: str
     source: str
+    path: Path
     parent_id: str = ""
     spawn_turn: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -139,15 +142,17 @@ class Session:
         return call
 
     def line(self, tally: Tally) -> ProgramLine:
-        """As a trace has it. Raises ``BadProgram`` where it has no calls, or one without a count or a text."""
+        """As a trace has it. Raises ``BadProgram`` where it has no calls, or one whose prompt nothing tells."""
         if not self.calls:
-            raise BadProgram(f"session {self.program_id!r} has no model calls")
+            raise BadProgram(f"session {self.program_id!r} has no model call")
         turns: list[TurnLine] = []
         context, guessed = 0, Tally()
         for index, call in enumerate(self.calls):
             prompt = call.input_tokens or (0 if call.rewrites else context) + call.new_guess
-            if not prompt or not (call.output_tokens or call.reply_guess or call.input_tokens):
-                raise BadProgram(f"session {self.program_id!r}, call {index}: neither usage nor a text to guess by")
+            if not prompt:
+                raise BadProgram(
+                    f"session {self.program_id!r}, call {index}: no usage, and no text to guess it from"
+                )
             reply = max(1, call.output_tokens or call.reply_guess)
             guessed.prompts += not call.input_tokens
             guessed.replies += not call.output_tokens

@@ -52,4 +52,4 @@ def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
             session.ask(at, content, person=person, rewrites=compacted or bool(line.any("isCompactSummary")))
 
     yield from reading.each(records, take)
-    yield from (session for session in found.values() if session.calls)
+    yield from found.values()

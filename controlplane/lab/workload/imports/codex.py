@@ -70,5 +70,4 @@ def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
     """The file's one session."""
     rollout = _Rollout(reading.session())
     yield from reading.each(records, rollout.take)
-    if rollout.session.calls:
-        yield rollout.session
+    yield rollout.session

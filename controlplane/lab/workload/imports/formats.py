@@ -4,7 +4,7 @@ A file's format is that of the first record that a row of the table knows. The t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -84,22 +84,18 @@ class Report:
     def notes(self) -> list[str]:
         """What was guessed and left out, in words."""
         tally = self.tally
-        told = (
-            (tally.prompts, "prompts and {} replies have no count: their tokens are guessed from their texts"),
-            (tally.people, "gaps are a person's"),
-            (tally.unknown, "gaps have no known length, and are none here"),
-            (tally.inexact, "gaps hold the reply's own time: nothing tells when it ended"),
-            (tally.children, "programs are sub-agents"),
-            (tally.beside, "sub-agents ran beside their parents: programs of their own here"),
-            (tally.alone, "sub-agents' parents are not among the files: programs of their own here"),
-            (len(self.unknown), f"files are of no known format: {', '.join(map(str, self.unknown[:3]))}"),
-        )
-        counts = (tally.prompts or tally.replies, *(count for count, _ in told[1:]))
-        return [
-            f"{count} {text.format(tally.replies)}"
-            for (count, text), wanted in zip(told, counts, strict=True)
-            if wanted
-        ]
+        told = {
+            "prompts whose tokens are guessed from their text": tally.prompts,
+            "replies whose tokens are guessed from their text": tally.replies,
+            "gaps in which a person thinks": tally.people,
+            "gaps of unknown length, taken for none": tally.unknown,
+            "gaps that hold the reply's own time, as nothing tells its end": tally.inexact,
+            "sub-agents": tally.children,
+            "sub-agents that ran beside their parent, taken for programs of their own": tally.beside,
+            "sub-agents whose parent is not there, taken for programs of their own": tally.alone,
+            f"files of no known format, as {next(iter(self.unknown), '')}": len(self.unknown),
+        }
+        return [f"{text}: {count}" for text, count in told.items() if count]
 
 
 def read_programs(
@@ -111,24 +107,35 @@ def read_programs(
     """
     waiting: list[Session] = []  # of formats whose sessions name parents, which any file may have
     files = list(_files(paths))
+    names: set[str] = set()
     for path in files:
         found, source = _recognized(path)
         if found is None and len(files) > 1:
             report.unknown.append(path)
             continue
         found = found or _OWN  # which says of each line what it lacks
-        reading = Reading(path=path, source=found.name, tally=report.tally, max_context_tokens=max_context_tokens)
+        reading = Reading(
+            path=path,
+            name=_name(path, names),
+            source=found.name,
+            tally=report.tally,
+            max_context_tokens=max_context_tokens,
+        )
+        is_empty = True
         for read in found.read(source, reading):
+            is_empty = False
             if found.has_parents and isinstance(read, Session):
                 waiting.append(read)
             else:
                 yield from _line(read, reading)
             yield from reading.told()
+        if is_empty and not reading.refused and found is not _OWN:
+            reading.refuse("", f"no session in what looks like {found.name}'s")
         yield from reading.told()
-    reading = Reading(path=Path(), source="", tally=report.tally, max_context_tokens=max_context_tokens)
     for session in linked(waiting, report.tally):
+        reading = replace(reading, path=session.path)
         yield from _line(session, reading)
-    yield from reading.told()
+        yield from reading.told()
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -137,6 +144,16 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(each for each in path.rglob("*") if each.is_file())
         else:
             yield path
+
+
+def _name(path: Path, names: set[str]) -> str:
+    """The file's name without its endings, with its folder's in front where another file has that."""
+    stem = path.name.split(".")[0] or path.name
+    for name in (stem, f"{path.parent.name}/{stem}", str(path)):
+        if name not in names:
+            break
+    names.add(name)
+    return name
 
 
 def _line(read: Session | ProgramLine, reading: Reading) -> Iterator[ProgramLine]:

@@ -34,8 +34,7 @@ def read_events(records: Iterator[Record], reading: Reading) -> Iterator[Session
     """The one session that the records are events of."""
     events = _Events(reading.session(), {})
     yield from reading.each(records, events.take)
-    if events.session.calls:
-        yield events.session
+    yield events.session
 
 
 def read_results(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

@@ -12,9 +12,13 @@ from controlplane.lab.workload.trace_lines import BadProgram, ProgramLine
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """One file as it is read. ``source`` is its format's name, ``refused`` what could not be read, in words."""
+    """One file as it is read. ``source`` is its format's name, ``refused`` what could not be read, in words.
+
+    ``name`` is the file's, without endings and unlike any other file's: what a session without an id is called.
+    """
 
     path: Path
+    name: str
     source: str
     tally: Tally
     max_context_tokens: int | None = None
@@ -33,14 +37,13 @@ class Reading:
                 self.refuse(record.place, bad)
 
     def session(self, program_id: str = "", parent_id: str = "") -> Session:
-        """Without an id it is called after the file, and its record where that is one of many."""
-        stem = self.path.name.split(".")[0] or self.path.name
-        name = program_id or "-".join(filter(None, (stem, self.place.removeprefix("item "))))
-        return Session(program_id=name, source=self.source, parent_id=parent_id)
+        """Without an id it is called after the file, and from the second on after its record as well."""
+        number = self.place.removeprefix("item ")
+        own = f"{self.name}-{number}" if number not in ("", "1") else self.name
+        return Session(program_id=program_id or own, source=self.source, path=self.path, parent_id=parent_id)
 
     def refuse(self, place: str, why: object) -> None:
-        where = f"{self.path}:{place}" if place else str(self.path)
-        self.refused.append(f"{where}: {why}" if self.source else str(why))
+        self.refused.append(f"{self.path}:{place}: {why}" if place else f"{self.path}: {why}")
 
     def told(self) -> Iterator[str]:
         """What was refused since it was asked last."""
