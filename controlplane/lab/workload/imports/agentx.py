@@ -50,9 +50,9 @@ def _calls(requests: Sequence[Fields], begin_s: float) -> list[Call]:
         call.ended_s = None if took is None else at + took
         call.tools = (TOOL,) if request.any("stop") == TOOL else ()
         call.by_person = (
-            bool(calls) and not calls[-1].tools and "tool_result" not in (request.any("input_types") or ())
+            bool(calls) and not calls[-1].tools and "tool_result" not in str(request.any("input_types"))
         )
-        before, blocks = blocks, request.any("hash_ids") or []
+        before, blocks = blocks, request.array("hash_ids")
         think_s = request.number("think_time")
         if calls and calls[-1].ended_s is None and think_s is not None:
             calls[-1].tool_ms = 1e3 * think_s

@@ -55,7 +55,10 @@ class Fields:
 
     def objects(self, path: str) -> Iterator["Fields"]:
         """Of an array; others in it are passed over, as content may be text."""
-        return (Fields(each) for each in self._of(path, list) or () if isinstance(each, dict))
+        return (Fields(each) for each in self.array(path) if isinstance(each, dict))
+
+    def array(self, path: str) -> list[Any]:
+        return self._of(path, list) or []
 
     def time(self, path: str) -> float | None:
         """ISO 8601 (UTC, if it has no zone), or a number of s, ms or ns since 1970, in seconds."""

@@ -72,7 +72,7 @@ def _talked(session: Session, run: Fields, *, people: bool) -> Iterable[Session]
 
 
 def _names(message: Fields) -> Iterator[str]:
-    if actions := message.any("extra.actions"):
+    if actions := message.array("extra.actions"):
         yield from (called_name("bash", action) for action in actions)
         return
     for call in message.objects("tool_calls"):
