@@ -24,6 +24,7 @@ from controlplane.cli.run import doctor, up
 from controlplane.cli.simulate import report, simulate
 from controlplane.cli.sweep import sweep, sweep_report
 from controlplane.cli.tools import tools_app
+from controlplane.cli.trace import trace_app
 from controlplane.cli.watch import decisions, engines, explain, programs, queue, status, tenants, top
 from controlplane.cli.what_if import what_if
 
@@ -34,7 +35,7 @@ _PANELS = {
     "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
     "Try policies": (demo, simulate, what_if, sweep, sweep_report, replay, engine_double, report),
-    "Prepare": (presets, config_app, deploy_app, calibrate, tools_app, log_app),
+    "Prepare": (presets, config_app, deploy_app, calibrate, trace_app, tools_app, log_app),
 }
 
 app = typer.Typer(

@@ -89,6 +89,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "penstock deploy export deploy",
         "penstock deploy export /usr/local/share/penstock",
     ),
+    "trace import": (
+        "penstock trace import ~/.claude/projects --out mine.jsonl",
+        "penstock trace import rollout.jsonl run.traj --out mine.jsonl.gz",
+    ),
     "tools fit": ("penstock tools fit mine.jsonl", "penstock tools fit synthetic:swe-bench --out tools.json"),
     "tools show": ("penstock tools show tools.json", "penstock tools show tools.json --json"),
     "log replay": ("penstock log replay run.jsonl", "penstock log replay run.jsonl.gz"),

@@ -137,9 +137,9 @@ ProgramId = Annotated[
 Trace = Annotated[
     str,
     typer.Argument(
-        help="A trace file (JSON lines, .gz), or `synthetic:NAME`: swe-bench, swe-bench-verified, bfcl-v4, "
-        "swe-like, agentx-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several are mixed, `mix:A+B*2`, or follow "
-        "one another, `change:A>B`."
+        help="A trace, a file or folder that `penstock trace import` reads, or `synthetic:NAME`: swe-bench, "
+        "swe-bench-verified, bfcl-v4, swe-like, agentx-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several are "
+        "mixed, `mix:A+B*2`, or follow one another, `change:A>B`."
     ),
 ]
 Programs = Annotated[

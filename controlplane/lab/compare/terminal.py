@@ -261,6 +261,8 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
         print(f"rejected: {printable(problem)}", file=sys.stderr)  # noqa: T201
     if len(trace.rejected) > 5:
         print(f"rejected: {len(trace.rejected) - 5} more programs", file=sys.stderr)  # noqa: T201
+    for note in trace.notes:
+        print(printable(note), file=sys.stderr)  # noqa: T201
     if json:
         listing = [
             {"label": run.label, "preset": run.preset, **run.summary.to_json(), **_tenants_of(run)} for run in runs

@@ -129,4 +129,5 @@ def _change(name: str, wanted: Wanted) -> Trace:
 def _joined(found: Sequence[Family], traces: Sequence[Trace], sign: str) -> Trace:
     named = all_of(renamed(family, f"{place}-{{}}") for place, family in enumerate(found))
     rejected = [line for trace in traces for line in trace.rejected]
-    return Trace(programs=named, rejected=rejected, name=sign.join(trace.name for trace in traces))
+    notes = tuple(note for trace in traces for note in trace.notes)
+    return Trace(programs=named, rejected=rejected, name=sign.join(trace.name for trace in traces), notes=notes)

@@ -11,15 +11,16 @@ A sub-agent is a program of its own, behind its parent's line, with ``parent_id`
 that turn of its parent has ended (counted from 0), and the parent's next turn waits for all that began with it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.text import sanitize
 from controlplane.core.model.types import seconds
+from controlplane.lab.workload.imports.formats import FORMATS, Report, read_programs
 from controlplane.lab.workload.telemetry import Telemetry
-from controlplane.lab.workload.trace_lines import BadProgram, Turn, parse_program, read_lines
+from controlplane.lab.workload.trace_lines import ProgramLine, Turn
 
 __all__ = ["ProgramTrace", "Trace", "Turn", "gap_ns", "read_trace", "reusable_tokens"]
 
@@ -61,6 +62,7 @@ class Trace:
     programs: tuple[ProgramTrace, ...]
     rejected: list[str]
     name: str = ""
+    notes: tuple[str, ...] = ()  # what of them was guessed
 
     @property
     def turns(self) -> int:
@@ -93,20 +95,24 @@ def read_trace(
 ) -> Trace:
     """Read the first ``max_programs`` valid programs of a trace, and the sub-agents of each.
 
-    A program is invalid with a missing field, a wrong type, a turn of no tokens, or a context longer than
-    ``max_context_tokens``; a sub-agent also where no valid parent precedes it, or does not go on from that turn.
-    Each is described in ``Trace.rejected`` as ``path:line: field: what is wrong``.
+    ``path`` may also be a file, or a folder of files, in any format of ``imports/formats.py``. A program is invalid
+    with a missing field, a wrong type, a turn of no tokens, or a context longer than ``max_context_tokens``; a
+    sub-agent also where no valid parent precedes it, or does not go on from that turn. Each is described in
+    ``Trace.rejected`` as ``path:line: field: what is wrong``.
 
     Raises ``ConfigError`` when the file cannot be read, and when nothing valid is left.
     """
     path = Path(path)
     programs: dict[str, ProgramTrace] = {}
     rejected: list[str] = []
+    report = Report()
     roots = 0
-    for parsed in _parsed_programs(path, max_context_tokens):
-        if isinstance(parsed, str):
-            problem = parsed
-        elif parsed.program_id in programs:
+    for line in read_programs([path], report, max_context_tokens):
+        if isinstance(line, str):
+            rejected.append(line)
+            continue
+        parsed = _program(line)
+        if parsed.program_id in programs:
             problem = f"{path}: program_id {parsed.program_id!r} occurs twice; the first one is used"
         elif orphaned := _why_orphaned(parsed, programs):
             problem = f"{path}: {parsed.program_id!r}: {orphaned}"
@@ -119,30 +125,22 @@ def read_trace(
         rejected.append(problem)
     if not programs:
         first = f"; the first of {len(rejected)} problems: {rejected[0]}" if rejected else ": the file is empty"
-        raise ConfigError(f"{path}: no valid program{first}")
-    return Trace(programs=tuple(programs.values()), rejected=rejected, name=_short_name(path))
+        known = ", ".join(dict.fromkeys(each.name for each in FORMATS))
+        raise ConfigError(f"{path}: no valid program{first} (known formats: {known})")
+    return Trace(
+        programs=tuple(programs.values()), rejected=rejected, name=_short_name(path), notes=tuple(report.notes())
+    )
 
 
-def _parsed_programs(path: Path, max_context_tokens: int | None) -> Iterator[ProgramTrace | str]:
-    for number, line in read_lines(path):
-        if isinstance(line, BadProgram):
-            yield f"{path}:{number}: {line}"
-            continue
-        if not line.strip():
-            continue
-        try:
-            parsed = parse_program(line, max_context_tokens)
-        except BadProgram as bad:
-            yield f"{path}:{number}: {bad}"
-        else:
-            yield ProgramTrace(
-                program_id=sanitize(parsed.program_id),
-                source=sanitize(parsed.source),
-                turns=tuple(turn.turn() for turn in parsed.turns),
-                parent_id=sanitize(parsed.parent_id or ""),
-                spawn_turn=parsed.spawn_turn or 0,
-                family_tokens=parsed.family_tokens or 0,
-            )
+def _program(line: ProgramLine) -> ProgramTrace:
+    return ProgramTrace(
+        program_id=sanitize(line.program_id),
+        source=sanitize(line.source),
+        turns=tuple(turn.turn() for turn in line.turns),
+        parent_id=sanitize(line.parent_id or ""),
+        spawn_turn=line.spawn_turn or 0,
+        family_tokens=line.family_tokens or 0,
+    )
 
 
 def _why_orphaned(program: ProgramTrace, before: Mapping[str, ProgramTrace]) -> str:

@@ -1,23 +1,17 @@
-"""One line of a trace: reading it, and saying precisely what is wrong with it."""
+"""One line of a trace, as it is written."""
 
-import gzip
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.text import sanitize
 
 THINK_TIME = "human"
-MOST_LINE_BYTES = 256 << 20  # unzipped: a program of hundreds of thousands of turns is shorter
-_MOST_TOOL_MS = 366 * 86_400_000.0  # a year: a run that waits longer would not end
+MOST_TOOL_MS = 366 * 86_400_000.0  # a year: a run that waits longer would not end
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _CountOrZero = Annotated[int, msgspec.Meta(ge=0)]
-_Duration = Annotated[float, msgspec.Meta(ge=0, le=_MOST_TOOL_MS)]
+_Duration = Annotated[float, msgspec.Meta(ge=0, le=MOST_TOOL_MS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +31,7 @@ class Turn:
         return self.tool_ms is not None and self.tool not in ("", THINK_TIME)
 
 
-class TurnLine(msgspec.Struct, kw_only=True):
+class TurnLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A turn as it is written; null is as good as nothing."""
 
     input_tokens: _Count
@@ -58,7 +52,7 @@ class TurnLine(msgspec.Struct, kw_only=True):
         )
 
 
-class ProgramLine(msgspec.Struct, kw_only=True):
+class ProgramLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A program as it is written."""
 
     program_id: Annotated[str, msgspec.Meta(min_length=1)]
@@ -73,39 +67,8 @@ class BadProgram(Exception):
     """A line that is no program; the message names the field."""
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str | BadProgram]]:
-    """Lines with their numbers; a file that breaks off yields what it held and then says so.
-
-    Raises ``ConfigError`` when the file cannot be opened, and for a line without end: a few megabytes of gzip may
-    hold one that no memory does.
-    """
-    number = 0
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            while line := file.readline(MOST_LINE_BYTES + 1):
-                number += 1
-                if len(line) > MOST_LINE_BYTES:
-                    raise ConfigError(f"{path}:{number}: expected lines of at most {MOST_LINE_BYTES} bytes")
-                try:
-                    yield number, line.decode()
-                except UnicodeDecodeError as error:
-                    yield number, BadProgram(f"not UTF-8 text: {error.reason} at byte {error.start}")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        if number == 0 and not isinstance(error, EOFError):
-            raise ConfigError(f"{path}: not a gzip file: {error}") from error
-        yield number + 1, BadProgram(f"the gzip file breaks off here: {error}")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{path}: cannot read the trace: {reason}") from error
-
-
-def parse_program(line: str, max_context_tokens: int | None) -> ProgramLine:
-    """A line's program. Raises ``BadProgram``."""
-    try:
-        program = msgspec.json.decode(line, type=ProgramLine)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        reason, _, at = str(error).partition(" - at `$.")
-        raise BadProgram(f"{at.rstrip('`')}: {reason}" if at else reason) from error
+def within(program: ProgramLine, max_context_tokens: int | None) -> ProgramLine:
+    """The program, if no context of it is longer. Raises ``BadProgram``."""
     for index, turn in enumerate(program.turns):
         context_tokens = turn.input_tokens + turn.output_tokens
         if max_context_tokens is not None and context_tokens > max_context_tokens:

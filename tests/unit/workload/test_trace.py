@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.model.errors import ConfigError
-from controlplane.lab.workload import trace_lines
+from controlplane.lab.workload.imports import records
 from controlplane.lab.workload.trace import Turn, gap_ns, read_trace, reusable_tokens
 
 
@@ -109,7 +109,7 @@ def test_how_much_of_a_prompt_the_last_turn_held() -> None:
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_lines, "MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr(records, "MOST_RECORD_BYTES", 1000)
     fits = json.dumps(program("a", turn()))
     fits += " " * (999 - len(fits))
     path = write(tmp_path / name, fits, fits.replace('"a"', '"b"'))
@@ -134,7 +134,7 @@ def test_a_repeated_program_is_rejected_and_only_valid_ones_are_counted(tmp_path
         ("t.jsonl.gz", b"plain text", "not a gzip file"),
         ("t.jsonl", b"\xff\xfe\n", "not UTF-8 text"),
         ("t.jsonl", b"{}\n", "no valid program; the first of 1 problems"),
-        ("none.jsonl", None, r"none\.jsonl: cannot read the trace: No such file"),
+        ("none.jsonl", None, r"none\.jsonl: cannot read it: No such file"),
     ],
 )
 def test_a_file_without_a_program_is_an_error(tmp_path: Path, name: str, content: Any, message: str) -> None:

@@ -1,0 +1,97 @@
+"""Conversations that are lists of messages: each of the assistant's is a model call on all before it.
+
+**Sources**: ShareGPT (``conversations`` of ``from`` and ``value``; in this form or OpenAI's also the conversations
+of Codex on SWE-bench Pro and vLLM's multi-turn benchmark), tau-bench's results (``traj``), tau2-bench's
+(``simulations``), mini-swe-agent 2.4.6 (``trajectory_format``; a message's ``extra`` has its time and the API's
+answer), aiperf 0.13 (``turns`` of a person's texts, whose replies have a length only).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from controlplane.lab.workload.imports.calls import Session
+from controlplane.lab.workload.imports.fields import Fields
+from controlplane.lab.workload.imports.reading import Reading
+from controlplane.lab.workload.imports.records import Record
+from controlplane.lab.workload.trace_lines import BadProgram
+from controlplane.tool_calls.calls import called_name
+
+_LISTS = ("conversations", "messages", "traj")
+_MODELS = ("assistant", "gpt", "chatgpt", "bing", "bard", "model")
+_PEOPLE = ("user", "human")
+
+
+def knows_mini(value: dict[str, Any]) -> bool:
+    return "mini-swe-agent" in str(value.get("trajectory_format"))
+
+
+def knows_tau(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("traj", value.get("simulations")), list)
+
+
+def knows_chat(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("conversations", value.get("messages")), list)
+
+
+def knows_turns(value: dict[str, Any]) -> bool:
+    turns = value.get("turns")
+    return isinstance(turns, list) and any(
+        isinstance(turn, dict) and not {"text", "texts"}.isdisjoint(turn) for turn in turns[:1]
+    )
+
+
+def read_chats(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
+    """One session a record, or a simulation; persons type."""
+
+    def take(run: Fields) -> Iterator[Session]:
+        for each in run.objects("simulations") if run.any("simulations") else (run,):
+            ids = (each.any(name) for name in ("id", "task_id", "trial"))
+            session = reading.session("/".join(str(part) for part in ids if part is not None))
+            yield from _talked(session, each, people=True)
+
+    return reading.each(records, take)
+
+
+def read_mini(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
+    """One session a record; what it calls a user is the harness."""
+    return reading.each(records, lambda run: _talked(reading.session(run.text("instance_id")), run, people=False))
+
+
+def _talked(session: Session, run: Fields, *, people: bool) -> Iterable[Session]:
+    for message in run.objects(next((name for name in _LISTS if run.any(name)), "messages")):
+        role = message.text("role") or message.text("from")
+        at = message.time("timestamp") or message.time("extra.timestamp")
+        texts = [message.any(name) for name in ("content", "value", "output", "tool_calls")]
+        if role in _MODELS or message.any("object") == "response":  # OpenAI's other API, kept whole
+            call = session.reply(at, *texts, tools=_names(message))
+            for path in ("usage", "extra.response.usage"):
+                call.count(message, path)
+        else:
+            session.ask(at, *texts, person=people and role in _PEOPLE)
+    yield session
+
+
+def _names(message: Fields) -> Iterator[str]:
+    if actions := message.array("extra.actions"):
+        yield from (called_name("bash", action) for action in actions)
+        return
+    for call in message.objects("tool_calls"):
+        of = Fields(call.any("function") or call.value)
+        yield called_name(of.text("name"), of.any("arguments"))
+
+
+def read_turns(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
+    """aiperf's ``multi_turn`` input: what a person says, and after what delay in ms."""
+
+    def take(chat: Fields) -> Iterator[Session]:
+        session = reading.session(chat.text("session_id"))
+        for turn in chat.objects("turns"):
+            if session.calls:
+                session.calls[-1].tool_ms = turn.number("delay")
+            session.ask(None, turn.any("text"), turn.any("texts"), person=True)
+            session.reply(None).output_tokens = turn.count("output_length")
+            if not session.calls[-1].output_tokens:
+                raise BadProgram("turns[].output_length: without it nobody knows how long a reply is")
+        yield session
+
+    return reading.each(records, take)

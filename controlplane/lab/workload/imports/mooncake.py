@@ -1,0 +1,77 @@
+"""Mooncake's traces: requests in the order of their times, with lengths and the hashes of their prompts' blocks.
+
+**Sources**: Mooncake's own (``timestamp`` in ms, blocks of 512 tokens); with ``session_id`` and ``delay`` in ms, as
+Dynamo's replay and aiperf 0.13 have them; Bailian's (``parent_chat_id``, ``timestamp`` in s).
+
+Mooncake's own names no sessions. A prompt goes on from the earlier one whose last full block stands furthest back
+in it, and each prompt is gone on from once; where two end in the same block it is a head that sessions share, and
+tells nothing. What nobody has gone on from for an hour has ended, so that a trace is read in the memory of an hour.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from controlplane.lab.workload.imports.calls import Session
+from controlplane.lab.workload.imports.fields import Fields
+from controlplane.lab.workload.imports.reading import Reading
+from controlplane.lab.workload.imports.records import Record
+from controlplane.lab.workload.trace_lines import BadProgram
+
+_BLOCK_TOKENS = 512
+_IDLE_S = 3600.0
+_Ends = dict[str | int, tuple[Session | None, float | None]]
+"""By what the next request may go on from: the session, if none has yet, and when; the longest idle first."""
+_NONE = None, None
+
+
+def knows(value: dict[str, Any]) -> bool:
+    return "input_length" in value and not {"hash_ids", "output_length", "session_id"}.isdisjoint(value)
+
+
+def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
+    """Sessions by their names where they have any, else by blocks."""
+    ends: _Ends = {}
+
+    def take(request: Fields) -> Iterator[Session]:
+        if not request.count("output_length") or not request.count("input_length"):
+            raise BadProgram("expected an input_length and an output_length of 1 or more")
+        at = request.number("timestamp")
+        at_s = at if at is None or request.any("chat_id") is not None else at / 1e3
+        before, after = _keys(request, ends, reading.place)
+        session = ends.pop(before, _NONE)[0] or reading.session(request.text("session_id"))
+        if session.calls:
+            session.calls[-1].tool_ms = request.number("delay")
+            ends[before] = None, at_s
+        session.ask(at_s)
+        call = session.reply(None)
+        call.input_tokens, call.output_tokens = request.count("input_length"), request.count("output_length")
+        is_head = after in ends and after != before
+        if is_head:
+            yield from filter(None, (ends[after][0], session))
+        ends.pop(after, None)
+        ends[after] = None if is_head else session, at_s
+        while at_s is not None and not request.any("session_id"):
+            oldest, (idle, last_s) = next(iter(ends.items()))
+            if last_s is not None and at_s - last_s <= _IDLE_S:
+                break
+            del ends[oldest]
+            yield from filter(None, (idle,))
+
+    yield from reading.each(records, take)
+    yield from (session for session, _ in ends.values() if session is not None)
+
+
+def _keys(request: Fields, ends: _Ends, place: str) -> tuple[str | int, str | int]:
+    """What it may go on from, and what is to go on from it."""
+    if name := request.text("session_id"):
+        return name, name
+    if request.any("chat_id") is not None:
+        return request.count("parent_chat_id"), request.count("chat_id")
+    blocks = [block for block in request.array("hash_ids") if isinstance(block, int | str)]
+    full = min(len(blocks), request.count("input_length") // _BLOCK_TOKENS)
+    alone = f"a prompt that nothing goes on from: {place}"
+    before = next((block for block in reversed(blocks) if ends.get(block, _NONE)[0]), alone)
+    session = ends.get(before, _NONE)[0]
+    if session is not None and session.calls[-1].input_tokens > request.count("input_length"):
+        before = alone
+    return before, blocks[full - 1] if full else alone
