@@ -74,6 +74,7 @@ class Ledger:
             ev.ProgramArrived: self.runs.program_arrived,
             ev.ProgramEnded: self.runs.program_ended,
             ev.TurnQueued: self.turns.queued,
+            ev.TurnHinted: self.turns.hinted,
             ev.TurnAbandoned: self.runs.turn_abandoned,
             ev.TurnsRefused: self.gates.turns_refused,
             ev.TurnSubmitted: self.turns.submitted,

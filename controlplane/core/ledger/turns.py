@@ -20,6 +20,7 @@ from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import RemoteEventError
+from controlplane.core.model.hints import HINT_FIELDS, Hints
 from controlplane.core.model.lifecycle import Trigger
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import Program, Status, Tier, seconds
@@ -90,6 +91,10 @@ class Turns:
     replies: dict[str, ev.ReplyRead] = persisted(dict)  # by turn_id, of turns that have not ended yet
     signals: Signals = persisted(Signals)
     engine_idle_since_ns: int = persisted(int)  # 0 while a turn runs
+    tiers_asked: bool = persisted(bool)  # somebody has asked for a service tier
+    to_fetch: dict[str, None] = field(
+        default_factory=dict
+    )  # programs whose clients ask to have their context loaded
     block_tokens: dict[str, int] = persisted(dict)  # by place, of engines whose blocks are not of the ledger's size
     sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
@@ -139,6 +144,13 @@ class Turns:
         self.gates.hold(event.turn_id, self._held(program, event), root, now_ns)
         if event.timeout_ns and root is program and not program.turn_index:
             self.gates.newcomers[program.program_id] = event.timeout_ns
+
+    def hinted(self, event: ev.TurnHinted, now_ns: int) -> None:
+        program = self.programs.get_or_create(event.program_id, now_ns)
+        program.hints = hints = Hints(**{name: getattr(event, name) for name in HINT_FIELDS})
+        self.tiers_asked = self.tiers_asked or bool(hints.service_tier or hints.objective)
+        if hints.move == Tier.HBM:
+            self.to_fetch[program.program_id] = None
 
     def submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
         turn_id, programs = event.turn_id, self.programs
@@ -333,8 +345,9 @@ class Turns:
     def _held(self, program: Program, event: ev.TurnQueued) -> HeldTurn:
         """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output.
 
-        Where nothing of the prompt could be measured it is taken for the program's last context or, of a first one,
-        for what its class usually begins with. Nothing is larger than the pool.
+        The output is as long as its client says, if it does. Where nothing of the prompt could be measured it is
+        taken for the program's last context or, of a first one, for what its class usually begins with. Nothing is
+        larger than the pool.
         """
         estimates = self.programs.estimates
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
@@ -348,7 +361,8 @@ class Turns:
             self.sizes[event.turn_id] = size
             if len(self.sizes) > _MOST_SIZES:
                 del self.sizes[next(iter(self.sizes))]
-        blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
+        output_tokens = program.hints.output_tokens or estimates.output.value
+        blocks = max(1, estimates.blocks(prompt.tokens + output_tokens))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
         return HeldTurn(
@@ -406,6 +420,7 @@ class Turns:
         """The turn has ended, and so has its reply."""
         self._asks_for(program, reply.tool, reply.tool_calls, now_ns)
         if reply.is_last and program.may_end and not program.queued_turns:
+            program.frees = True
             self.runs.end(program, now_ns, "its client said that this turn was the last")
             program.ended_by_word = True
 
