@@ -25,6 +25,21 @@ _MOST_ID = 64  # characters of an id that are told back
 _MOST_S = 30 * 86_400.0  # vLLM's own bound
 _MAJOR = "1"
 
+ACTIONS = {
+    RETAIN: (
+        "its context is kept for `ttl_seconds` after the turn, or for the longest `duration` of its `directives`; "
+        "ranges of tokens count for the whole",
+        "`control.hints.retain_most_s` (0: rejected); the engine's pin budget",
+    ),
+    DEMOTE: ("its context goes below the device once the turn has ended", "rejected without such memory"),
+    PREFETCH: (
+        "what of it lies below is loaded while the turn is held, once",
+        "room that active programs leave; rejected without such memory",
+    ),
+    DEREFERENCE: ("its context is freed once the turn has ended, beside what others share", "nothing"),
+}
+"""By ``action_type``: what it does, and what bounds it."""
+
 ACCEPTED, CLIPPED, REJECTED = "accepted", "clipped", "rejected"
 
 

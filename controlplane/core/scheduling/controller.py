@@ -383,13 +383,11 @@ class Controller:
 
     def _reclaim_shares(self, now_ns: int) -> Steps[None]:
         """Slots that a tenant borrowed of another's share, which asks for it now, or who lets others go first."""
-        for root, why in share_reclaims(self.ledger, self.pressure.kv_total_blocks):
+        going = share_reclaims(self.ledger, self.pressure.kv_total_blocks)
+        for root, why in [*going, *gives_way(self.ledger, self.rules.hints)]:
             if root.status is Status.ACTIVE:
                 yield from self._issuing(takes_slot(self.ledger, root.program_id, why, now_ns), now_ns)
                 self._urgent = True  # for whom it was taken can be let in
-        if (way := gives_way(self.ledger, self.rules.hints)) is not None:
-            yield from self._issuing(takes_slot(self.ledger, way[0].program_id, way[1], now_ns), now_ns)
-            self._urgent = True
 
     def _let_in_active(self, going: Collection[str], now_ns: int) -> Steps[None]:
         """Held turns whose root holds a slot: a gate that lost its grant, or a child. Not of those that must go."""
@@ -417,9 +415,8 @@ class Controller:
             now_ns,
         )
         programs, to_fetch = self.ledger.programs.by_name, self.ledger.turns.to_fetch
-        for command in as_clients_ask(commands, programs, changed, self.rules.hints, self.pressure, now_ns):
-            self._issue(command, now_ns)
-        for command in list(fetched_as_asked(to_fetch, programs, self.pressure)) if to_fetch else ():
+        commands = as_clients_ask(commands, programs, changed, self.rules.hints, self.pressure, now_ns)
+        for command in [*commands, *fetched_as_asked(to_fetch, programs, self.pressure)]:
             self._issue(command, now_ns)
         to_fetch.clear()
 

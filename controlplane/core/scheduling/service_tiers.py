@@ -9,7 +9,7 @@ turns as ever.
 asks for it pays for it here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.hints import HintRules, ServiceTier
@@ -49,20 +49,20 @@ def in_tiers(
     return [*first, *rest, *last], why
 
 
-def gives_way(ledger: Ledger, rules: HintRules) -> tuple[Program, str] | None:
-    """A program of the flex tier whose slot goes to somebody who waits and asked for no such thing; one at a time.
+def gives_way(ledger: Ledger, rules: HintRules) -> Iterator[tuple[Program, str]]:
+    """A program of the flex tier whose slot goes to somebody who waits and asked for no such thing, and why.
 
-    It is between two turns, and the last to have arrived.
+    One at a time: it is between two turns, and the last to have arrived.
     """
     programs, spent = ledger.programs, ledger.accounts.spent_now
     if not (ledger.turns.tiers_asked and programs.queue) or programs.draining:
-        return None
+        return
     waiting = (programs.by_name[name] for name in programs.queue if name not in programs.ordered_held)
     for waits in waiting:
         if waits.payer not in spent and rules.tier_of(waits.hints) is not _FLEX:
             break
     else:
-        return None
+        return
     found = [
         root
         for name in programs.active
@@ -71,10 +71,9 @@ def gives_way(ledger: Ledger, rules: HintRules) -> tuple[Program, str] | None:
         and rules.tier_of(root.hints) is _FLEX
         and is_revocable(ledger, name)
     ]
-    if not found:
-        return None
-    root = max(found, key=lambda each: (each.arrived_at_ns, each.program_id))
-    return root, f"it gives way to {waits.program_id} by {root.hints.tier_by}"
+    if found:
+        root = max(found, key=lambda each: (each.arrived_at_ns, each.program_id))
+        yield root, f"it gives way to {waits.program_id} by {root.hints.tier_by}"
 
 
 def _held_by_priority(ledger: Ledger, rules: HintRules) -> int:

@@ -5,6 +5,7 @@ A real gate and a real controller with its decision log; the engine's events are
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from controlplane.wire.decisions import read_decisions
 
 pytestmark = pytest.mark.asyncio
 
-SHARE = HintRules(priority_share=0.5)
+
+SHARE, LITTLE = HintRules(priority_share=0.5), HintRules(priority_share=0.001)
 NAMED = HintRules(priority_share=0.5, priority_objectives=("chat",), flex_objectives=("batch",))
 KEEPS = HintRules(retain_most_s=400)
 HOUR_NS = seconds(3600)
@@ -38,7 +40,9 @@ HOUR_NS = seconds(3600)
 class Scene:
     """One slot and a pool of 1,000 blocks; ``busy`` is in, ``before`` waits, then ``p`` asks, then ``after``."""
 
-    def __init__(self, path: Path, rules: HintRules, *, policy: str = "fcfs", higher_first: bool | None = None) -> None:
+    def __init__(
+        self, path: Path, rules: HintRules, *, policy: str = "fcfs", higher_first: bool | None = None
+    ) -> None:
         self.node = Journalled(1, path=path)
         self.driver, self.rules = self.node.driver, rules
         preset = replace(fixed(1), retention=PRESETS[policy].retention)
@@ -74,7 +78,12 @@ class Scene:
         """In the engine; the controller decides at its end."""
         self.node.engine(ev.TurnSubmitted, program_id=name, turn_id=turn_id, projected_blocks=tokens)
         self.node.engine(
-            ev.FirstToken, program_id=name, turn_id=turn_id, launch_delay_ns=1, prefill_ns=10**9, prompt_tokens=tokens
+            ev.FirstToken,
+            program_id=name,
+            turn_id=turn_id,
+            launch_delay_ns=1,
+            prefill_ns=10**9,
+            prompt_tokens=tokens,
         )
         self.node.engine(ev.TurnEnded, program_id=name, turn_id=turn_id, prompt_tokens=tokens, output_tokens=0)
 
@@ -86,8 +95,24 @@ class Scene:
         return next((each for each in self.commands if isinstance(each, kind) and each.program_id == "p"), None)  # type: ignore[attr-defined]
 
     def explained(self) -> str:
-        self.node.log.close()
         return "\n".join(lines(story(read_decisions(self.node.path), "p")))
+
+
+Make = Callable[..., Scene]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes a scene, whose log is closed in the end."""
+    made: list[Scene] = []
+
+    def scene(rules: HintRules, **more: Any) -> Scene:
+        made.append(Scene(tmp_path / f"log{len(made)}", rules, **more))
+        return made[-1]
+
+    yield scene
+    for each in made:
+        each.node.log.close()
 
 
 def tier(name: str, by: str) -> dict[str, Any]:
@@ -98,13 +123,15 @@ def kept(least_ns: int, most_ns: int, by: str) -> dict[str, Any]:
     return {"retain_least_ns": least_ns, "retain_most_ns": most_ns, "retain_by": by}
 
 
+DYNAMO = "nvext.agent_hints.priority"
+THIRD = {"nvext": {"agent_hints": {"priority": 3}}}
 FIRST, MIDDLE, LAST = ["p", "before", "after"], ["before", "p", "after"], ["before", "after", "p"]
 FIVE = {"type": "ephemeral", "ttl": "5m"}
 ASKED: list[tuple[dict[str, str], dict[str, Any], bool | None, HintRules, dict[str, Any], list[str]]] = [
     # headers, body, which the engine takes first, what the operator allows -> the record, the order
     ({}, {"service_tier": "priority"}, None, SHARE, tier("priority", "service_tier"), FIRST),
     ({}, {"service_tier": "priority"}, None, HintRules(), tier("priority", "service_tier"), MIDDLE),
-    ({}, {"service_tier": "priority"}, None, HintRules(priority_share=0.001), tier("priority", "service_tier"), MIDDLE),
+    ({}, {"service_tier": "priority"}, None, LITTLE, tier("priority", "service_tier"), MIDDLE),
     ({}, {"service_tier": "flex"}, None, HintRules(), tier("flex", "service_tier"), LAST),
     ({}, {"service_tier": "auto"}, None, SHARE, {}, MIDDLE),
     ({}, {"service_tier": {"a": 1}}, None, SHARE, {}, MIDDLE),
@@ -117,19 +144,19 @@ ASKED: list[tuple[dict[str, str], dict[str, Any], bool | None, HintRules, dict[s
     ({"x_vllm_priority": "-1"}, {}, None, SHARE, tier("priority", "x-vllm-priority"), FIRST),
     ({"x_vllm_priority": "1"}, {}, None, SHARE, tier("flex", "x-vllm-priority"), LAST),
     ({"x_vllm_priority": "urgent"}, {}, None, SHARE, {}, MIDDLE),
-    ({}, {"nvext": {"agent_hints": {"priority": 3}}}, False, SHARE, tier("priority", "nvext.agent_hints.priority"), FIRST),
-    ({}, {"nvext": {"agent_hints": {"priority": 3}}, "service_tier": "flex"}, None, SHARE, tier("flex", "service_tier"), LAST),
+    ({}, THIRD, False, SHARE, tier("priority", DYNAMO), FIRST),
+    ({}, THIRD | {"service_tier": "flex"}, None, SHARE, tier("flex", "service_tier"), LAST),
     *(
         ({name.replace("-", "_"): objective}, {}, None, NAMED, {"objective": objective, "tier_by": name}, order)
         for name in ("x-llm-d-inference-objective", "x-gateway-inference-objective")
         for objective, order in (("chat", FIRST), ("batch", LAST), ("other", MIDDLE))
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("headers", "body", "higher_first", "rules", "record", "order"), ASKED)
 async def test_who_asks_to_go_first_or_last_does_within_the_operators_bounds(
-    tmp_path: Path,
+    make: Make,
     headers: dict[str, str],
     body: dict[str, Any],
     higher_first: bool | None,
@@ -137,7 +164,7 @@ async def test_who_asks_to_go_first_or_last_does_within_the_operators_bounds(
     record: dict[str, Any],
     order: list[str],
 ) -> None:
-    scene = Scene(tmp_path / "log", rules, higher_first=higher_first)
+    scene = make(rules, higher_first=higher_first)
     scene.node.ask("busy", prompt_tokens=10)
     scene.tick()
     scene.node.ask("before", prompt_tokens=10)
@@ -156,8 +183,8 @@ async def test_who_asks_to_go_first_or_last_does_within_the_operators_bounds(
 FLEX = {"service_tier": "flex"}
 
 
-async def test_flex_gives_its_slot_back_between_two_turns_to_who_waits(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "log", HintRules())
+async def test_flex_gives_its_slot_back_between_two_turns_to_who_waits(make: Make) -> None:
+    scene = make(HintRules())
     await scene.asks({}, FLEX)
     scene.tick()
     turn_id = scene.bench.of(ev.TurnQueued)[0].turn_id
@@ -173,22 +200,28 @@ async def test_flex_gives_its_slot_back_between_two_turns_to_who_waits(tmp_path:
     assert "it gives way to other by service_tier" in scene.explained()
 
 
+FIVE_NS = seconds(300)
+FOR_FIVE = kept(FIVE_NS, FIVE_NS, "cache_control.ttl")
+FOR_AN_HOUR = kept(HOUR_NS, HOUR_NS, "cache_control.ttl")
+FOR_A_DAY = kept(24 * HOUR_NS, 24 * HOUR_NS, "prompt_cache_retention")
+LONG = {"system": [{"text": "a", "cache_control": {"ttl": "1h"}}], "cache_control": FIVE}
+BOUND = "control.hints.retain_most_s allows 400s"
 RETAINED: list[tuple[dict[str, Any], str, HintRules, dict[str, Any], float, str]] = [
     # body, the preset whose retention it is, what the operator allows -> record, seconds pinned, what explain says
-    ({"cache_control": FIVE}, "fcfs", KEEPS, kept(seconds(300), seconds(300), "cache_control.ttl"), 300, "asks for 300s by cache_control.ttl"),
-    ({"system": [{"text": "a", "cache_control": {"ttl": "1h"}}], "cache_control": FIVE}, "fcfs", KEEPS, kept(HOUR_NS, HOUR_NS, "cache_control.ttl"), 400, "control.hints.retain_most_s allows 400s"),
-    ({"cache_control": FIVE}, "fcfs", HintRules(), kept(seconds(300), seconds(300), "cache_control.ttl"), 0, ""),
+    ({"cache_control": FIVE}, "fcfs", KEEPS, FOR_FIVE, 300, "asks for 300s by cache_control.ttl"),
+    (LONG, "fcfs", KEEPS, FOR_AN_HOUR, 400, BOUND),
+    ({"cache_control": FIVE}, "fcfs", HintRules(), FOR_FIVE, 0, ""),
     ({"cache_control": {"ttl": "2m"}}, "fcfs", KEEPS, {}, 0, ""),
-    ({"prompt_cache_retention": "24h"}, "fcfs", KEEPS, kept(24 * HOUR_NS, 24 * HOUR_NS, "prompt_cache_retention"), 400, "by prompt_cache_retention"),
+    ({"prompt_cache_retention": "24h"}, "fcfs", KEEPS, FOR_A_DAY, 400, BOUND),
     ({"prompt_cache_retention": "in_memory"}, "fcfs", KEEPS, kept(0, HOUR_NS, "prompt_cache_retention"), 0, ""),
-    ({"cache_control": FIVE}, "static", HintRules(), kept(seconds(300), seconds(300), "cache_control.ttl"), 300, "no longer than 300s by cache_control.ttl"),
+    ({"cache_control": FIVE}, "static", HintRules(), FOR_FIVE, 300, "no longer than 300s by cache_control.ttl"),
     ({}, "static", HintRules(), {}, 600, "static"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "policy", "rules", "record", "pinned_s", "said"), RETAINED)
 async def test_contexts_are_kept_as_long_as_clients_and_the_operator_say(
-    tmp_path: Path,
+    make: Make,
     body: dict[str, Any],
     policy: str,
     rules: HintRules,
@@ -196,7 +229,7 @@ async def test_contexts_are_kept_as_long_as_clients_and_the_operator_say(
     pinned_s: float,
     said: str,
 ) -> None:
-    scene = Scene(tmp_path / "log", rules, policy="continuum" if policy == "static" else policy)
+    scene = make(rules, policy="continuum" if policy == "static" else policy)
     if policy == "static":
         preset = scene.driver.controller.preset
         scene.driver.controller.preset = replace(preset, retention=replace(preset.retention, static_s=600.0))
@@ -220,8 +253,8 @@ ACTIONS: list[tuple[Any, HintRules, str, str, type[cmd.Command] | None]] = [
     # the action, what the operator allows -> the receipt's outcome and reason, what the engine is told
     (action("kv.retain", ttl_seconds=60), KEEPS, "accepted", "", cmd.Retain),
     (action("kv.retain", directives=[{"priority": 50, "duration": 60}]), KEEPS, "accepted", "", cmd.Retain),
-    (action("kv.retain", ttl_seconds=9000), KEEPS, "clipped", "control.hints.retain_most_s allows 400 s", cmd.Retain),
-    (action("kv.retain", directives=[{"priority": 9, "end": 20, "duration": 9}]), KEEPS, "clipped", "not a range", cmd.Retain),
+    (action("kv.retain", ttl_seconds=9000), KEEPS, "clipped", "hints.retain_most_s allows 400 s", cmd.Retain),
+    (action("kv.retain", directives=[{"end": 20, "duration": 9}]), KEEPS, "clipped", "not a range", cmd.Retain),
     (action("kv.retain", directives=[{"priority": 0}]), KEEPS, "accepted", "", None),
     (action("kv.retain", ttl_seconds=60), HintRules(), "rejected", "retain_most_s allows none", None),
     (action("kv.retain", ttl_seconds="x"), KEEPS, "rejected", "expected 0 to", None),
@@ -233,13 +266,13 @@ ACTIONS: list[tuple[Any, HintRules, str, str, type[cmd.Command] | None]] = [
     (action("kv.deref") | {"action_version": "2.0"}, KEEPS, "rejected", "action_version 1.x", None),
     (action("kv.deref") | {"payload": [1]}, KEEPS, "rejected", "expected an object as payload", None),
     ("no action", KEEPS, "rejected", "expected an object", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("field", ["kv_hints", "kv_transfer_params"])
 @pytest.mark.parametrize(("asked", "rules", "outcome", "reason", "told"), ACTIONS)
 async def test_kv_hints_are_carried_out_within_bounds_and_answered(
-    tmp_path: Path,
+    make: Make,
     asked: Any,
     rules: HintRules,
     outcome: str,
@@ -248,7 +281,7 @@ async def test_kv_hints_are_carried_out_within_bounds_and_answered(
     field: str,
 ) -> None:
     envelope = {"protocol_version": "0.1", "message_id": "m", "actions": [asked]}
-    scene = Scene(tmp_path / "log", rules)
+    scene = make(rules)
     scene.node.engine(ev.PoolSampled, total_blocks=1000, free_blocks=1000, block_tokens=1, host_total_blocks=1000)
     body = {field: envelope if field == "kv_hints" else {"kv_hint": envelope}}
     exchange = await scene.asks({}, body)
@@ -269,8 +302,8 @@ async def test_kv_hints_are_carried_out_within_bounds_and_answered(
     assert len(scene.commands) == len(set(map(str, scene.commands))), "it is done once"
 
 
-async def test_a_prefetch_brings_back_what_lies_below_while_its_turn_waits_and_there_is_room(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "log", HintRules())
+async def test_a_prefetch_brings_back_what_lies_below_while_its_turn_waits_and_there_is_room(make: Make) -> None:
+    scene = make(HintRules())
     scene.driver.run_turn("p", "p.0")
     scene.tick()
     scene.driver.program("p").kv_tier = scene.driver.program("p").kv_tier.HOST
@@ -299,8 +332,8 @@ async def test_what_nobody_carries_out_is_rejected(governed: bool, body: dict[st
     assert json.loads(exchange.headers[RECEIPT_HEADER])["actions"][0]["reason"] == why
 
 
-async def test_the_length_of_a_reply_counts_in_what_its_turn_needs(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "log", HintRules())
+async def test_the_length_of_a_reply_counts_in_what_its_turn_needs(make: Make) -> None:
+    scene = make(HintRules())
     await scene.asks({}, {})
     plain = scene.driver.program("p").queued_blocks
     await scene.asks({}, {"program_id": "q", "nvext": {"agent_hints": {"osl": 500}}})
@@ -311,8 +344,8 @@ async def test_the_length_of_a_reply_counts_in_what_its_turn_needs(tmp_path: Pat
 
 
 @pytest.mark.parametrize("header", FAIRNESS_HEADERS)
-async def test_llm_ds_fairness_id_is_a_tenant_that_is_claimed(tmp_path: Path, header: str) -> None:
-    scene = Scene(tmp_path / "log", HintRules())
+async def test_llm_ds_fairness_id_is_a_tenant_that_is_claimed(make: Make, header: str) -> None:
+    scene = make(HintRules())
     await scene.asks({header.replace("-", "_"): "team"}, {})
     assert scene.driver.program("p").tenant == "team"
     assert scene.driver.program("p").account == ""
