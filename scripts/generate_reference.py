@@ -428,8 +428,8 @@ def client_hints() -> str:
         "",
         "## When a turn is refused",
         "",
-        "The reply's header `x-llm-d-request-dropped-reason` says why, beside the `code` in its body, in llm-d's words",
-        "where that has one:",
+        "The reply's header `x-llm-d-request-dropped-reason` says why, beside the `code` in its body, in llm-d's",
+        "words where it has some:",
         "",
         *table(
             ("code", "header"), [(f"`{code}`", f"`{dropped_reason(code)}`") for code in (*REFUSALS, "no_engine")]

@@ -229,18 +229,13 @@ class RequestStream:
         return ticket
 
     def _ticket_for(
-        self,
-        request: Request,
-        identity: Identity,
-        body: dict[str, Any] | None,
-        prompt: PromptSize,
-        held_bytes: int,
+        self, request: Request, identity: Identity, body: dict[str, Any] | None, prompt: PromptSize, size: int
     ) -> Ticket:
         return ticket_of(
             identity,
             new_turn_id(),
             prompt=prompt,
-            held_bytes=held_bytes,
+            held_bytes=size,
             waited_ns=self._waited_ns(request),
             timeout_s=timeout_from(request.headers),
             asked=self._picker.gate.hints.asked(identity, request.headers, body),

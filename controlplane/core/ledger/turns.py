@@ -92,9 +92,7 @@ class Turns:
     signals: Signals = persisted(Signals)
     engine_idle_since_ns: int = persisted(int)  # 0 while a turn runs
     tiers_asked: bool = persisted(bool)  # somebody has asked for a service tier
-    to_fetch: dict[str, None] = field(
-        default_factory=dict
-    )  # programs whose clients ask to have their context loaded
+    to_fetch: dict[str, None] = field(default_factory=dict)  # programs whose clients ask for their contexts now
     block_tokens: dict[str, int] = persisted(dict)  # by place, of engines whose blocks are not of the ledger's size
     sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
@@ -345,9 +343,8 @@ class Turns:
     def _held(self, program: Program, event: ev.TurnQueued) -> HeldTurn:
         """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output.
 
-        The output is as long as its client says, if it does. Where nothing of the prompt could be measured it is
-        taken for the program's last context or, of a first one, for what its class usually begins with. Nothing is
-        larger than the pool.
+        The output is what its client says, if it does. Where nothing of the prompt could be measured it is the last
+        context or, of a first one, what its class usually begins with. Nothing is larger than the pool.
         """
         estimates = self.programs.estimates
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
@@ -361,8 +358,7 @@ class Turns:
             self.sizes[event.turn_id] = size
             if len(self.sizes) > _MOST_SIZES:
                 del self.sizes[next(iter(self.sizes))]
-        output_tokens = program.hints.output_tokens or estimates.output.value
-        blocks = max(1, estimates.blocks(prompt.tokens + output_tokens))
+        blocks = max(1, estimates.blocks(prompt.tokens + (program.hints.output_tokens or estimates.output.value)))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
         return HeldTurn(

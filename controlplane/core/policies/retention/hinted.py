@@ -28,17 +28,22 @@ def as_clients_ask(
 ) -> list[Command]:
     """The policy's ``commands``, and what hints of those ``changed`` programs that begin to act make of them."""
     decided = [each for each in (_capped(command, programs, now_ns) for command in commands) if each is not None]
-    for program in beginning_to_act(changed, now_ns):
-        if program.hints == NO_HINTS:
-            continue
-        said = [each for each in decided if getattr(each, "program_id", "") == program.program_id]
-        if any(isinstance(each, Pause | Demote | Discard) for each in said):
+    asking = [program for program in beginning_to_act(changed, now_ns) if program.hints != NO_HINTS]
+    said: dict[str, list[Command]] = {program.program_id: [] for program in asking}
+    for command in decided:
+        if (name := getattr(command, "program_id", "")) in said:
+            said[name].append(command)
+    asked: dict[str, Command] = {}
+    for program in asking:
+        before = said[program.program_id]
+        if any(isinstance(each, Pause | Demote | Discard) for each in before):
             continue  # the policy gives it up itself
-        asked = _moved(program, pressure) or _kept(program, said, rules, now_ns)
-        if asked is not None:
-            decided = [each for each in decided if each not in said or not isinstance(each, Retain | Release)]
-            decided.append(asked)
-    return decided
+        wish = _moved(program, pressure) or _kept(program, before, rules, now_ns)
+        if wish is not None:
+            asked[program.program_id] = wish
+    replaced = (Retain, Release)
+    kept = [each for each in decided if not isinstance(each, replaced) or each.program_id not in asked]
+    return [*kept, *asked.values()]
 
 
 def fetched_as_asked(
