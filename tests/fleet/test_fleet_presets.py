@@ -82,7 +82,7 @@ class Crowd:
         await self.bus.status_where(is_so, f"{name}: {what}")
 
     async def begin_held(self, name: str, tokens: int) -> None:
-        """Begin a paused program's turn, which the gate holds. One that outran the pause on its way there is left."""
+        """Begin a paused program's turn, which the gate holds. One that outran the pause is left."""
         while True:
             pauses = self.pauses(name)
             self.begin(name, tokens)
@@ -99,7 +99,7 @@ class Crowd:
         return sum(isinstance(each, cmd.Pause) and each.program_id == name for each in self.bus.commands)
 
     def places(self, name: str) -> list[str]:
-        """Where the program was sent, one after the other, until it was let in last: then its next turn is placed."""
+        """Where it was sent, until it was let in last: from then on its next turn is placed."""
         own = [c for c in self.bus.commands if isinstance(c, cmd.Place | cmd.Admit) and c.program_id == name]
         while isinstance(own[-1], cmd.Place):
             own.pop()

@@ -43,5 +43,6 @@ def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         ledger.tools.let_start(tool_key(command.program_id, command.call_id))
     tier = cmd.MOVES.get(type(command))
     if tier is not None:
-        program.hints = replace(program.hints, move="", move_by="")  # it is done once
+        if program.asked is not None:
+            program.asked = replace(program.asked, move="", move_by="")  # it is done once
         ledger.engines.expect_move(command.command_id, tier)

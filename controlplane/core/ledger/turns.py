@@ -20,7 +20,6 @@ from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import RemoteEventError
-from controlplane.core.model.hints import HINT_FIELDS, Hints
 from controlplane.core.model.lifecycle import Trigger
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import Program, Status, Tier, seconds
@@ -91,8 +90,6 @@ class Turns:
     replies: dict[str, ev.ReplyRead] = persisted(dict)  # by turn_id, of turns that have not ended yet
     signals: Signals = persisted(Signals)
     engine_idle_since_ns: int = persisted(int)  # 0 while a turn runs
-    tiers_asked: bool = persisted(bool)  # somebody has asked for a service tier
-    to_fetch: dict[str, None] = field(default_factory=dict)  # programs whose clients ask for their contexts now
     block_tokens: dict[str, int] = persisted(dict)  # by place, of engines whose blocks are not of the ledger's size
     sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
@@ -142,13 +139,6 @@ class Turns:
         self.gates.hold(event.turn_id, self._held(program, event), root, now_ns)
         if event.timeout_ns and root is program and not program.turn_index:
             self.gates.newcomers[program.program_id] = event.timeout_ns
-
-    def hinted(self, event: ev.TurnHinted, now_ns: int) -> None:
-        program = self.programs.get_or_create(event.program_id, now_ns)
-        program.hints = hints = Hints(**{name: getattr(event, name) for name in HINT_FIELDS})
-        self.tiers_asked = self.tiers_asked or bool(hints.service_tier or hints.objective)
-        if hints.move == Tier.HBM:
-            self.to_fetch[program.program_id] = None
 
     def submitted(self, event: ev.TurnSubmitted, now_ns: int) -> None:
         turn_id, programs = event.turn_id, self.programs
@@ -416,9 +406,8 @@ class Turns:
         """The turn has ended, and so has its reply."""
         self._asks_for(program, reply.tool, reply.tool_calls, now_ns)
         if reply.is_last and program.may_end and not program.queued_turns:
-            program.frees = True
+            program.frees = program.ended_by_word = True
             self.runs.end(program, now_ns, "its client said that this turn was the last")
-            program.ended_by_word = True
 
     def _asks_for(self, program: Program, tool: str, tool_calls: int, now_ns: int) -> None:
         """What the reply of the turn that ended calls; -1 calls: nobody looked."""

@@ -70,7 +70,7 @@ class Program:
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
-    hints: Hints = NO_HINTS  # what its client has asked for last
+    asked: Hints | None = None  # what its client has asked for last; None: nothing
     promised_ns: int = 0  # that it will wait from then on, as it was forecast when it came; 0: it was not
     urgent_at_ns: int = 0  # when its deadline is near; 0: it has none
     queued_turns: int = 0
@@ -130,6 +130,11 @@ class Program:
     budget_kv_token_s: int = 0  # likewise
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
     accused: str = ""  # the publisher of that event, whose state will clear it
+
+    @property
+    def hints(self) -> Hints:
+        """What its client has asked for last."""
+        return self.asked or NO_HINTS
 
     @property
     def class_key(self) -> str:

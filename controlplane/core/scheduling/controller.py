@@ -414,7 +414,7 @@ class Controller:
             self.pressure,
             now_ns,
         )
-        programs, to_fetch = self.ledger.programs.by_name, self.ledger.turns.to_fetch
+        programs, to_fetch = self.ledger.programs.by_name, self.ledger.hints.to_fetch
         commands = as_clients_ask(commands, programs, changed, self.rules.hints, self.pressure, now_ns)
         for command in [*commands, *fetched_as_asked(to_fetch, programs, self.pressure)]:
             self._issue(command, now_ns)

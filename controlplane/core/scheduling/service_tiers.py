@@ -23,7 +23,7 @@ def in_tiers(
     order: Sequence[QueuedProgram], ledger: Ledger, rules: HintRules, total_blocks: int
 ) -> tuple[Sequence[QueuedProgram], dict[str, str]]:
     """The order with tiers apart, each in its own order still; and of whom it moved, why."""
-    if not ledger.turns.tiers_asked:
+    if not ledger.hints.tiers_asked:
         return order, {}
     programs = ledger.programs.by_name
     asked = {each.program_id: programs[each.program_id].hints for each in order}
@@ -55,7 +55,7 @@ def gives_way(ledger: Ledger, rules: HintRules) -> Iterator[tuple[Program, str]]
     One at a time: it is between two turns, and the last to have arrived.
     """
     programs, spent = ledger.programs, ledger.accounts.spent_now
-    if not (ledger.turns.tiers_asked and programs.queue) or programs.draining:
+    if not (ledger.hints.tiers_asked and programs.queue) or programs.draining:
         return
     waiting = (programs.by_name[name] for name in programs.queue if name not in programs.ordered_held)
     for waits in waiting:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.core.model.commands import Command, Demote, Discard, Pause, Prefetch, Release, Retain
-from controlplane.core.model.hints import NO_HINTS, HintRules
+from controlplane.core.model.hints import HintRules
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Pressure, Program, Tier, seconds
 from controlplane.core.policies.retention.ttl import beginning_to_act
 
@@ -28,7 +28,7 @@ def as_clients_ask(
 ) -> list[Command]:
     """The policy's ``commands``, and what hints of those ``changed`` programs that begin to act make of them."""
     decided = [each for each in (_capped(command, programs, now_ns) for command in commands) if each is not None]
-    asking = [program for program in beginning_to_act(changed, now_ns) if program.hints != NO_HINTS]
+    asking = [program for program in beginning_to_act(changed, now_ns) if program.asked is not None]
     said: dict[str, list[Command]] = {program.program_id: [] for program in asking}
     for command in decided:
         if (name := getattr(command, "program_id", "")) in said:
