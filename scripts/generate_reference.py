@@ -20,9 +20,12 @@ from metrics_example import exposed_example
 from prometheus_client.parser import text_string_to_metric_families
 from reference_words import (
     CONTROL_PAGE,
+    DEADLINES_WORDS,
+    HINTS_PAGE,
     METRICS_PAGE,
     OBEYED_BY,
     PUBLISHERS,
+    RECEIPTS,
     STATES_PAGE,
     TIMELINE_PAGE,
 )
@@ -33,14 +36,18 @@ from controlplane.config import ENVIRONMENT, Config
 from controlplane.config.changes import UNTIL_RESTART
 from controlplane.config.describe import comments, describe
 from controlplane.core.model.commands import COMMAND_TYPES
-from controlplane.core.model.events import EVENT_TYPES
+from controlplane.core.model.events import EVENT_TYPES, REFUSALS
 from controlplane.core.model.lifecycle import TRANSITIONS, Trigger
 from controlplane.core.model.tenancy import Tenant
 from controlplane.core.model.types import Status
 from controlplane.core.policies.presets import POLICIES, PRESETS, policy_name
 from controlplane.daemon.observe import journal, timeline_view
 from controlplane.daemon.observe.critical_path import PathSegment
+from controlplane.gate.hints import DEADLINES, UNREAD, WISHES
+from controlplane.gate.identity import FAIRNESS_HEADERS
+from controlplane.gate.kv_hints import ACTIONS
 from controlplane.gate.limits import GateLimits
+from controlplane.gate.problems import dropped_reason
 from controlplane.gate.variables import GATE_VARIABLES
 from controlplane.wire.names import snake_case
 
@@ -380,6 +387,57 @@ def _plain_type(kind: str) -> str:
     return re.sub(r"^.*?'(?:.*\.)?(\w+)'.*$", r"\1", re.sub(r"^list\[(?:.*\.)?(\w+)\]$", r"list of \1", kind))
 
 
+# What clients ask for
+
+
+def client_hints() -> str:
+    """``client-hints.md``."""
+    wishes = []
+    for wish in WISHES:
+        names = [f"header `{name}`" for name in wish.headers] + [f"body `{path}`" for path in wish.fields]
+        wishes.append((", ".join(names), wish.does, wish.bound))
+    claimed = ", ".join(f"header `{name}`" for name in FAIRNESS_HEADERS)
+    trusted = "it names no [account](../how-to/share-among-tenants.md) unless `PENSTOCK_TENANT_HEADER` is its name"
+    wishes.append((claimed, "the tenant that the run claims to be of", trusted))
+    deadlines = [(f"`{name}`", "ms" if part < 1 else "s") for name, part in DEADLINES.items()]
+    lines = [
+        "# What clients ask for",
+        "",
+        _EDIT,
+        *HINTS_PAGE,
+        "",
+        *table(("spelling", "what it does", "bounded by"), wishes),
+        "",
+        "## What becomes of a context",
+        "",
+        *RECEIPTS,
+        "",
+        *table(
+            ("action", "what it does", "bounded by"), [(f"`{name}`", *words) for name, words in ACTIONS.items()]
+        ),
+        "",
+        "## When a client leaves",
+        "",
+        *DEADLINES_WORDS,
+        "",
+        *table(("header", "unit"), deadlines),
+        "",
+        "## What is not read",
+        "",
+        *table(("spelling", "why"), [(f"`{name}`", why) for name, why in UNREAD.items()]),
+        "",
+        "## When a turn is refused",
+        "",
+        "The reply's header `x-llm-d-request-dropped-reason` says why, beside the `code` in its body, in llm-d's",
+        "words where it has some:",
+        "",
+        *table(
+            ("code", "header"), [(f"`{code}`", f"`{dropped_reason(code)}`") for code in (*REFUSALS, "no_engine")]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 # The command line
 
 
@@ -430,6 +488,7 @@ def _option(parameter: Any) -> list[str] | None:
 PAGES = {
     "configuration.md": configuration,
     "events-and-commands.md": events_and_commands,
+    "client-hints.md": client_hints,
     "program-states.md": program_states,
     "cli.md": command_line,
     "control-api.md": control_api,

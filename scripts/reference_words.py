@@ -3,6 +3,7 @@
 PUBLISHERS = {
     "ProgramArrived": "tool runtime; gate (for a child)",
     "TurnQueued": "gate",
+    "TurnHinted": "gate",
     "TurnAbandoned": "gate",
     "TurnsRefused": "gate",
     "TurnSubmitted": "engine",
@@ -44,6 +45,28 @@ OBEYED_BY = {
     "PrepareEnvironment": "the agent that asked",
     "CancelEnvironment": "the agent that asked",
 }
+
+HINTS_PAGE = (
+    "What a client may ask for beside an answer, in the words that clients use already. Each is a wish: the",
+    "policies decide, within the bounds that the operator sets in",
+    "[`[control.hints]`](configuration.md#controlhints), and `penstock explain PROGRAM` names the wish wherever",
+    "one has decided. A wish holds for the program until its next request says otherwise. Of several spellings of",
+    "one wish the first in the table counts. A gate in the engine and one before it read the same. Nothing is",
+    "taken out of the request: an engine may obey it, too.",
+)
+RECEIPTS = (
+    "`kv_hints` in the body (vLLM's and SGLang's envelope; also `kv_transfer_params.kv_hint`) says what is to",
+    "become of the program's context. Each action is answered in the reply's header `x-penstock-kv-hints`, a JSON",
+    "object with the `message_id` and, for each of the first 16 `actions`, its `action_id`, the `outcome`",
+    "(`accepted`, `clipped` or `rejected`), the `reason`, and of a pin the `ttl_seconds` that are granted.",
+    "Accepted means that it is within the bounds and goes to the daemon. What the engine made of it, and what it",
+    "was worth in tokens and seconds, is in `penstock explain`: an engine gives a pin up for a turn that needs the",
+    "room, and a program whose slot is taken back has none. A payload may name its own `session_id`, and no other.",
+)
+DEADLINES_WORDS = (
+    "A run that has not begun is refused at once where it would wait for longer than its client does, and goes",
+    "first once that time nears. What has begun is never refused for waiting. The shortest of these counts:",
+)
 
 CONTROL_PAGE = (
     "This is what an operator, or an operator's program, may ask of a daemon: the gRPC service",

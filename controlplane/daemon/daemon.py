@@ -521,6 +521,8 @@ class Daemon:
                 fence=self.leadership.fence,
                 slots_for_children=policies.retention.slots_for_children,
                 end_interval_ns=round(self.controller.ledger.estimates.departures.each_ns),
+                retain_most_ns=seconds(self.config.control.hints.retain_most_s),
+                host_tier=self.controller.pressure.host_total_blocks > 0,
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             if self.bus.delivers and not self._is_behind and self.is_leader and self._decides:

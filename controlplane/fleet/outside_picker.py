@@ -33,6 +33,7 @@ from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
 from controlplane.gate import GATED_PATHS, MORE_PATHS, Continuity, GateLimits
 from controlplane.gate.authority import Mode
+from controlplane.gate.hints import ENGINES_PRIORITY
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import (
@@ -199,6 +200,7 @@ class OutsidePicker:
         if self.server is not None:
             has_plugin = bool(told_at or self.server.gate)  # of which the daemon may not have heard yet
             self.obeying.found(self._engine, self.server.engine, has_plugin=has_plugin)
+            self.front.gate.hints.higher_first = ENGINES_PRIORITY.get(self.server.engine)
 
     async def _told_at(self, server: Server) -> Sequence[str]:
         """Where a plugin in its scheduler tells of it: the daemon hears it there, in words that are not ours.

@@ -181,7 +181,7 @@ class RequestStream:
             return await self._ticket_of_body(request, encoding_of(request.headers))
         identity = self._picker.gate.tenants.identify(request.headers, None)
         size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
-        return self._ticket_for(request, identity, PromptSize(agent=identity.agent), size)
+        return self._ticket_for(request, identity, None, PromptSize(agent=identity.agent), size)
 
     async def _end_program(self, request: Request, path: str) -> None:
         """Whoever asks for it is answered here, or by the engine where that has such a path."""
@@ -223,19 +223,22 @@ class RequestStream:
         self._is_last = is_last(request.headers, body)
         if not (self._is_last or identity.anonymous):
             self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
-        ticket = self._ticket_for(request, identity, self._picker.contexts.size(identity, prompt), size)
+        ticket = self._ticket_for(request, identity, body, self._picker.contexts.size(identity, prompt), size)
         if not identity.anonymous:
             self._prompt = prompt
         return ticket
 
-    def _ticket_for(self, request: Request, identity: Identity, prompt: PromptSize, held_bytes: int) -> Ticket:
+    def _ticket_for(
+        self, request: Request, identity: Identity, body: dict[str, Any] | None, prompt: PromptSize, size: int
+    ) -> Ticket:
         return ticket_of(
             identity,
             new_turn_id(),
             prompt=prompt,
-            held_bytes=held_bytes,
+            held_bytes=size,
             waited_ns=self._waited_ns(request),
             timeout_s=timeout_from(request.headers),
+            asked=self._picker.gate.hints.asked(identity, request.headers, body),
         )
 
     def _waited_ns(self, request: Request) -> int:

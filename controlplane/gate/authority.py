@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from controlplane.gate.kv_hints import Bounds
 from controlplane.gate.limits import GateLimits
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Authority:
         self.draining = False  # while the daemon, by its last word, lets in nobody without a slot
         self.slots_for_children = False  # by its last word sub-agents ask for slots of their own
         self.end_interval_ns = 0  # by its last word, from one program's end to the next; 0: not known
+        self.retain_most_ns = 0  # by its last word, for so long a client may have its context kept
+        self.host_tier = False  # by its last word, contexts can be moved below the device
         self.boot_id = ""
         self.last_beat_ns: int | None = None
         self._limits = limits
@@ -60,7 +63,13 @@ class Authority:
         self.set_limit(beat.limit)
         self.draining, self.slots_for_children = beat.draining, beat.slots_for_children
         self.end_interval_ns = beat.end_interval_ns
+        self.retain_most_ns, self.host_tier = beat.retain_most_ns, beat.host_tier
         return fresh
+
+    def bounds(self, now_ns: int) -> Bounds:
+        """What of clients' ``kv_hints`` is granted, by the daemon's last word."""
+        refusal = "" if self.mode(now_ns) is Mode.GOVERNED else "no daemon decides here now"
+        return Bounds(retain_most_ns=self.retain_most_ns, host_tier=self.host_tier, refusal=refusal)
 
     def mode(self, now_ns: int) -> Mode:
         if self.last_beat_ns is None:

@@ -24,6 +24,7 @@ from controlplane.core.model.text import sanitize
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, Mode
+from controlplane.gate.hints import ClientHints
 from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.places import Places
@@ -70,6 +71,7 @@ class Gate:
         self._proofs = Proofs()
         self.tenants = Tenants(self.limits.max_programs, tenant_header, self._in_use)
         self.places = Places()
+        self.hints = ClientHints(lambda: self._authority.bounds(self._now_ns()))
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
         self._refusals_reported = dict.fromkeys(REFUSED, 0)
@@ -196,7 +198,7 @@ class Gate:
         """Report that the program's client says that it is over; False for one that is not known here."""
         if self._programs.get(program_id) is None:
             return False
-        self._send(ProgramEnded(program_id=program_id, reason="its client ended it"), True)
+        self._send(ProgramEnded(program_id=program_id, reason="its client ended it", frees=True), True)
         return True
 
     def end_program(self, program_id: str) -> None:
@@ -208,6 +210,7 @@ class Gate:
         self._programs.drop(program_id)
         self._proofs.forget(program_id)
         self.places.forget(program_id)
+        self.hints.forget(program_id)
         now_ns = self._now_ns()
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
@@ -377,6 +380,7 @@ class Gate:
         return True
 
     def _run(self, ticket: Ticket, program: RootProgram, now_ns: int) -> None:
+        self.hints.tell(ticket, self._send)
         self._running[ticket.turn_id] = program.program_id
         self._served_ns = now_ns
         if not ticket.anonymous:
@@ -397,6 +401,7 @@ class Gate:
         held = Held(ticket, root_id, since_ns, deadline_ns, asyncio.get_running_loop().create_future())
         self._holds.add(held, now_ns)
         self.counters.held += 1
+        self.hints.tell(ticket, self._send)
         if self._look(now_ns) is Mode.GOVERNED:
             self._ask(held, now_ns, urgent=True)
         self._arm()

@@ -53,6 +53,8 @@ _BUDGET_TURNS = "x-penstock-budget-turns"
 _BUDGET_KV = "x-penstock-budget-kv-token-s"
 _MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
+FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+"""Whose a request is, as its client or a gateway claims in llm-d's words."""
 _NATIVE_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
 _NATIVE_PATHS = (*_NATIVE_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
 
@@ -105,7 +107,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
     placeholder = _drop_placeholders(texts, tenant_header) or _placeholder_in(fields)
     parent_id = _native_id(texts, fields, *_PARENT)[0]
     parent_turn = _native_id(texts, fields, *_PARENT_TURN)[0]
-    tenant = _native_id(texts, fields, *_TENANT)[0]
+    tenant = _native_id(texts, fields, *_TENANT)[0] or _fairness_id(texts)
     trace = texts.get("traceparent", "")
     program_id, source = _native_id(texts, fields, PROGRAM_HEADER, _NATIVE_FIELDS)
     if not program_id:
@@ -142,6 +144,10 @@ def _account(texts: Mapping[str, str], tenant_header: str) -> str:
             key = credential[len(_BEARER) :].strip() if credential.lower().startswith(_BEARER) else credential
             return KEY_DIGEST + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return ""
+
+
+def _fairness_id(texts: Mapping[str, str]) -> str:
+    return next((sanitize(texts[name]) for name in FAIRNESS_HEADERS if texts.get(name)), "")
 
 
 def _budget(texts: Mapping[str, str], header: str) -> int:

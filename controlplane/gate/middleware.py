@@ -28,6 +28,7 @@ from controlplane.gate.requests import (
     hold_ms,
     is_retried,
     new_turn_id,
+    receipt_headers,
     refusal_headers,
     refusal_problem,
     ticket_of,
@@ -150,7 +151,7 @@ class GateMiddleware:
         continuity = self._continuity if identity.anonymous else None
         if continuity is not None:
             identity = continuity.name(identity, body, prompt)
-        ticket = self._ticket(identity, scope["headers"], prompt, body_bytes)
+        ticket = self._ticket(identity, scope["headers"], body, prompt, body_bytes)
         try:
             await self._entered(path, scope, identity, ticket, body, prompt, replay, send)
         finally:
@@ -218,7 +219,9 @@ class GateMiddleware:
         elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:
             self._gate.reply_read(ticket, tools)
 
-    def _ticket(self, identity: Identity, headers: Headers, prompt: Prompt, body_bytes: int) -> Ticket:
+    def _ticket(
+        self, identity: Identity, headers: Headers, body: dict[str, Any], prompt: Prompt, body_bytes: int
+    ) -> Ticket:
         received_id = turn_id_from(headers)
         if received_id in self._named or self._gate.knows(identity.program_id, received_id):
             received_id = ""
@@ -230,6 +233,7 @@ class GateMiddleware:
             prompt=self._contexts.size(identity, prompt),
             held_bytes=body_bytes,
             timeout_s=timeout_from(headers),
+            asked=self._gate.hints.asked(identity, headers, body),
         )
 
     async def _wait(self, ticket: Ticket, replay: Replay, early: EarlyStream | None) -> Entered | None:
@@ -347,6 +351,7 @@ def _watched(
     headers = (
         (HOLD_HEADER.encode(), hold_ms(request.entered.hold_ns, before).encode()),
         (TURN_HEADER.encode(), request.ticket.turn_id.encode()),
+        *_encoded(receipt_headers(request.ticket)),
     )
 
     async def send_watched(message: Message) -> None:

@@ -14,6 +14,21 @@ _ANTHROPIC_TYPES: dict[int, str] = {
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
 }
+DROPPED_REASON = "x-llm-d-request-dropped-reason"
+_DROPPED: dict[str, str] = {
+    "queue_full": "rejected-saturated",
+    "overloaded": "rejected-saturated",
+    "expected_wait": "rejected-saturated",
+    "hold_deadline": "rejected-ttl-expired",
+    "draining": "rejected-shutting-down",
+    "gate_closed": "rejected-shutting-down",
+    "no_engine": "rejected-no-endpoints",
+}
+
+
+def dropped_reason(code: str) -> str:
+    """Why a turn was refused, in llm-d's words; where it has none, in ours after its prefix."""
+    return _DROPPED.get(code, f"rejected-{code.replace('_', '-')}")
 
 
 def problem(path: str, status: int, code: str, message: str, **details: object) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from controlplane.gate.hints import DEADLINES, Asked
 from controlplane.gate.identity import Identity
-from controlplane.gate.problems import ANTHROPIC_PATH, problem
+from controlplane.gate.kv_hints import RECEIPT_HEADER
+from controlplane.gate.problems import ANTHROPIC_PATH, DROPPED_REASON, dropped_reason, problem
 from controlplane.gate.tickets import Refused, Ticket
 
 GATED_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", ANTHROPIC_PATH, "/generate")
@@ -32,14 +34,6 @@ NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it
 _MOST_DIGITS = 18
 _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
 _TURN_ID_BYTES = 16  # what nobody guesses: it proves to whom the turn was answered
-_TIMEOUTS = {
-    b"x-penstock-timeout-s": 1.0,
-    b"x-stainless-timeout": 1.0,  # OpenAI's and Anthropic's SDKs
-    b"x-stainless-read-timeout": 1.0,
-    b"x-envoy-expected-rq-timeout-ms": 1e-3,
-    b"x-llm-d-slo-ttft-ms": 1e-3,
-}
-"""Headers that say how long a client, or the proxy before it, waits; in what part of a second."""
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _TURN_ID = re.compile(rb"[0-9a-f]{32}")
 _OF_IDENTITY = tuple(field.name for field in fields(Identity))
@@ -76,19 +70,22 @@ def ticket_of(
     held_bytes: int,
     waited_ns: int = 0,
     timeout_s: float = 0.0,
+    asked: Asked,
 ) -> Ticket:
     """The ticket of that identity's turn."""
     whose = {name: getattr(identity, name) for name in _OF_IDENTITY}
     more: dict[str, Any] = {"held_bytes": held_bytes, "waited_ns": waited_ns, "timeout_s": timeout_s}
+    more |= {"hints": asked.hints, "receipt": asked.receipt}
     return Ticket(turn_id=turn_id, prompt=prompt, **more, **whose)
 
 
 def timeout_from(headers: Iterable[tuple[bytes, bytes]]) -> float:
     """For how many seconds the client says that it waits: the least of what it says; 0: it says nothing."""
     said = (
-        float(text) * _TIMEOUTS[name]
-        for name, value in headers
-        if name in _TIMEOUTS and _NUMBER.fullmatch(text := value.decode("latin-1").strip())
+        float(text) * DEADLINES[name]
+        for raw, value in headers
+        if (name := raw.decode("latin-1").lower()) in DEADLINES
+        and _NUMBER.fullmatch(text := value.decode("latin-1").strip())
     )
     return min((each for each in said if each > 0), default=0.0)
 
@@ -117,7 +114,13 @@ def refusal_problem(path: str, refused: Refused) -> dict[str, Any]:
 
 def refusal_headers(refused: Refused) -> dict[str, str]:
     """When to come again; of what is refused for good, that clients' SDKs need not try."""
-    return {NO_RETRY: "false"} if refused.is_final else {"retry-after": str(refused.retry_after_s)}
+    again = {NO_RETRY: "false"} if refused.is_final else {"retry-after": str(refused.retry_after_s)}
+    return again | {DROPPED_REASON: dropped_reason(refused.code)}
+
+
+def receipt_headers(ticket: Ticket) -> dict[str, str]:
+    """What answers a request's ``kv_hints``, beside what its reply says."""
+    return {RECEIPT_HEADER: ticket.receipt} if ticket.receipt else {}
 
 
 def count_of(text: str) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model.errors import ControlPlaneError
+from controlplane.core.model.hints import NO_HINTS, Hints
 from controlplane.gate.identity import Identity
 from controlplane.gate.limits import GateLimits
 
@@ -15,7 +16,8 @@ class Ticket(Identity):
     ``turn_id`` is unique among all turns, and nobody can guess it: a child's ``parent_turn`` proves whose child it
     is (docs/adr/0021). ``held_bytes`` is the memory that its request takes while held. ``waited_ns``: so long it
     was held elsewhere before it came here, in this gate's clock; its deadline counts from then. ``timeout_s``: for
-    which its client waits, in seconds of the wall clock; 0: it did not say.
+    which its client waits, in seconds of the wall clock; 0: it did not say. ``hints``: what else it asks for;
+    ``receipt``: what answers its ``kv_hints``.
     """
 
     turn_id: str
@@ -23,6 +25,8 @@ class Ticket(Identity):
     held_bytes: int = 0
     waited_ns: int = 0
     timeout_s: float = 0.0
+    hints: Hints = NO_HINTS
+    receipt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

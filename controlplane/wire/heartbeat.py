@@ -19,6 +19,7 @@ class Heartbeat:
     daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
     ``fence`` is the lease by which it serves, where several daemons may; leases only grow. ``slots_for_children``:
     sub-agents ask for slots of their own. ``end_interval_ns``: from a program's end to the next while others wait.
+    ``retain_most_ns``: clients may have contexts kept for so long. ``host_tier``: there is memory below the device.
     """
 
     node: str
@@ -34,6 +35,8 @@ class Heartbeat:
     fence: int = 0
     slots_for_children: bool = False
     end_interval_ns: int = 0
+    retain_most_ns: int = 0
+    host_tier: bool = False
 
 
 _FIELDS = tuple(field.name for field in fields(Heartbeat))
@@ -56,6 +59,7 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
     counts = (
         *(message.lease_ttl_ns, message.limit, message.command_id),
         *(message.asked_ago_ns, message.lost_ns, message.fence, message.end_interval_ns),
+        message.retain_most_ns,
     )
     if not message.node or min(counts) < 0 or message.command_id > MOST_COMMAND_ID or not message.window >= 0:
         raise RemoteEventError(f"heartbeat that makes no sense: {str(message)[:200]}")

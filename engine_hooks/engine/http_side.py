@@ -22,7 +22,8 @@ class HttpSide:
     """The gate and what belongs to it. ``why_passive``, ``role`` and ``behind`` are asked when the server starts.
 
     ``board`` is what the scheduler's process writes on; ``engine`` its name and version. ``behind``: the places of
-    several engines that turns can be sent to; none where there is one.
+    several engines that turns can be sent to; none where there is one. ``higher_first``: of the ``priority`` that
+    requests have in their body the higher number goes first in this engine.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class HttpSide:
         engine: tuple[str, str],
         role: Callable[[], str] = lambda: GATE,
         behind: Callable[[], Sequence[str]] = tuple,
+        higher_first: Callable[[], bool] = bool,
     ) -> None:
         self.guard = Guard()
         self._health_file = board
@@ -51,6 +53,7 @@ class HttpSide:
         self._inbox = Inbox(link.receive, now_ns=clocks.awake_ns)
         self._role = role
         self._behind = behind
+        self._higher_first = higher_first
         self._emitter = Emitter(
             url=settings.bus,
             node=settings.node,
@@ -77,6 +80,7 @@ class HttpSide:
             return
         self._loop = loop
         self.gate.places.behind(self._behind())
+        self.gate.hints.higher_first = self._higher_first()
         self._inbox.attach(loop)
         self._emitter.start(role=self._role())  # its port is known by now
         log.info("penstock: gate ready, node %s, %s %s", self._settings.node, *self._engine)

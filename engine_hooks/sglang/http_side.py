@@ -60,7 +60,12 @@ def install(settings: Settings, *, lacking: bool) -> None:
         server_args = getattr(app, "server_args", None)
         return places_of_ranks(settings.node, role_of(ENGINE, server_args), ranks_of(server_args))
 
-    side = HttpSide(settings, functools.partial(_why_passive, app, hooks), HealthFile(), _engine(), role, behind)
+    def higher_first() -> bool:
+        server_args = getattr(app, "server_args", None)
+        return not getattr(server_args, "schedule_low_priority_values_first", False)
+
+    why = functools.partial(_why_passive, app, hooks)
+    side = HttpSide(settings, why, HealthFile(), _engine(), role, behind, higher_first)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
     for target, hook in hooks.items():

@@ -16,6 +16,7 @@ from controlplane.core.ledger.accounts import Accounts
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
 from controlplane.core.ledger.handoffs import Handoffs
+from controlplane.core.ledger.hints import Hinted
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs
 from controlplane.core.ledger.publisher_states import PublisherStates
@@ -33,6 +34,7 @@ _NOUNS: dict[str, type[Any]] = {
     "publishers": Publishers,
     "accounts": Accounts,
     "programs": Programs,
+    "hints": Hinted,
     "tools": Tools,
     "gates": Gates,
     "runs": Runs,
@@ -53,6 +55,7 @@ class Ledger:
     publishers: Publishers = field(init=False)
     accounts: Accounts = field(init=False)
     programs: Programs = field(init=False)
+    hints: Hinted = field(init=False)
     tools: Tools = field(init=False)
     gates: Gates = field(init=False)
     runs: Runs = field(init=False)
@@ -74,6 +77,7 @@ class Ledger:
             ev.ProgramArrived: self.runs.program_arrived,
             ev.ProgramEnded: self.runs.program_ended,
             ev.TurnQueued: self.turns.queued,
+            ev.TurnHinted: self.hints.hinted,
             ev.TurnAbandoned: self.runs.turn_abandoned,
             ev.TurnsRefused: self.gates.turns_refused,
             ev.TurnSubmitted: self.turns.submitted,

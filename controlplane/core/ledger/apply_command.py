@@ -1,5 +1,7 @@
 """What a command of ours means for the ledger, as soon as it is sent and after a restart."""
 
+from dataclasses import replace
+
 from controlplane.core.ledger import Ledger
 from controlplane.core.ledger.tools import tool_key
 from controlplane.core.model import commands as cmd
@@ -41,4 +43,6 @@ def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         ledger.tools.let_start(tool_key(command.program_id, command.call_id))
     tier = cmd.MOVES.get(type(command))
     if tier is not None:
+        if program.asked is not None:
+            program.asked = replace(program.asked, move="", move_by="")  # it is done once
         ledger.engines.expect_move(command.command_id, tier)

@@ -14,7 +14,7 @@ from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.model import events as ev
-from controlplane.core.model.commands import Pause, ProgramCommand, Release
+from controlplane.core.model.commands import Discard, Pause, ProgramCommand, Release
 from controlplane.core.model.lifecycle import Trigger
 from controlplane.core.model.places import serves
 from controlplane.core.model.steps import Steps
@@ -33,6 +33,8 @@ class PendingRelease:
 
     reason: str
     pinned: bool
+    slot: bool = True  # it had one
+    frees: bool = False  # its context is to go at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ class Runs:
     def program_ended(self, event: ev.ProgramEnded, now_ns: int) -> None:
         program = self.programs.get_or_create(event.program_id, now_ns)  # a gate may tell of a grant that we forgot
         reason = event.reason or "its run ended"
+        program.frees = program.frees or event.frees
         if event.for_now:
             for key in self.tools.detached_of(program):
                 self.tools.drop(key, now_ns)
@@ -259,12 +262,17 @@ class Runs:
             program.ended_at_ns = now_ns
             if program.turn_index and not program.quarantined:
                 self._learn_from(program)
-        if program.status is Status.ACTIVE:
-            pinned = program.retained_until_ns > now_ns
-            self.farewells[program.program_id] = PendingRelease(reason=reason, pinned=pinned)
+        has_slot, frees = program.status is Status.ACTIVE, program.frees and program.status is not Status.ENDED
+        if has_slot or frees:
+            self.farewells[program.program_id] = PendingRelease(
+                reason=reason, pinned=program.retained_until_ns > now_ns, slot=has_slot, frees=frees
+            )
         if not program.parent_id:
             for name in self.programs.children_of(program.program_id):
-                self.end(self.programs.by_name[name], now_ns, f"its root ended: {reason}")
+                child = self.programs.by_name[name]
+                child.frees = child.frees or frees
+                self.end(child, now_ns, f"its root ended: {reason}")
+        program.frees = False
         if program.status is not Status.ENDED:
             self.programs.move(program, Trigger.END, now_ns)
             self._close(program, now_ns)
@@ -322,8 +330,11 @@ class Runs:
         for name, release in self.farewells.items():
             if programs[name].status is Status.ACTIVE:
                 continue
-            yield Pause(program_id=name, reason=f"ended: {release.reason}")
-            if release.pinned:
+            if release.slot:
+                yield Pause(program_id=name, reason=f"ended: {release.reason}")
+            if release.frees and programs[name].status is Status.ENDED:
+                yield Discard(program_id=name, reason=f"ended: {release.reason}")
+            elif release.pinned:
                 yield Release(program_id=name, reason="ended")
         self.farewells.clear()
         for name in self.overheld:  # their turns would pass until the grant's lease ends

@@ -333,8 +333,8 @@ class Turns:
     def _held(self, program: Program, event: ev.TurnQueued) -> HeldTurn:
         """EstimateBlocks (MARS Algorithm 1, line 3): from the prefill's length, plus a usual output.
 
-        Where nothing of the prompt could be measured it is taken for the program's last context or, of a first one,
-        for what its class usually begins with. Nothing is larger than the pool.
+        The output is what its client says, if it does. Where nothing of the prompt could be measured it is the last
+        context or, of a first one, what its class usually begins with. Nothing is larger than the pool.
         """
         estimates = self.programs.estimates
         size = PromptSize(**{name: getattr(event, name) for name in SIZE_FIELDS})
@@ -348,7 +348,7 @@ class Turns:
             self.sizes[event.turn_id] = size
             if len(self.sizes) > _MOST_SIZES:
                 del self.sizes[next(iter(self.sizes))]
-        blocks = max(1, estimates.blocks(prompt.tokens + estimates.output.value))
+        blocks = max(1, estimates.blocks(prompt.tokens + (program.hints.output_tokens or estimates.output.value)))
         if self.most_blocks:
             blocks = min(blocks, self.most_blocks)
         return HeldTurn(
@@ -406,8 +406,8 @@ class Turns:
         """The turn has ended, and so has its reply."""
         self._asks_for(program, reply.tool, reply.tool_calls, now_ns)
         if reply.is_last and program.may_end and not program.queued_turns:
+            program.frees = program.ended_by_word = True
             self.runs.end(program, now_ns, "its client said that this turn was the last")
-            program.ended_by_word = True
 
     def _asks_for(self, program: Program, tool: str, tool_calls: int, now_ns: int) -> None:
         """What the reply of the turn that ended calls; -1 calls: nobody looked."""

@@ -77,6 +77,25 @@ class TurnQueued(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnHinted(ProgramEvent):
+    """What the client asks for with a turn, before the turn is held or let in; field by field a ``Hints``.
+
+    It holds for the program until the next one. A gate tells of what has changed only, and of each ``move``.
+    """
+
+    turn_id: str
+    service_tier: str = ""
+    objective: str = ""
+    tier_by: str = ""
+    output_tokens: int = 0
+    retain_least_ns: int = 0
+    retain_most_ns: int = 0
+    retain_by: str = ""
+    move: str = ""
+    move_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnAbandoned(ProgramEvent):
     """A turn left the gate without running: its client went, its deadline passed, or the engine refused it."""
 
@@ -231,12 +250,13 @@ class ProgramEnded(ProgramEvent):
     """The run is over: its slot and its KV may go once the children that still run have ended, too.
 
     ``with_children``: they have ended with it. ``for_now``: it has answered and no tool of its own runs; it goes on
-    if it is asked again, or is woken by a task in the background.
+    if it is asked again, or is woken by a task in the background. ``frees``: nobody asks for its context again.
     """
 
     reason: str = ""
     with_children: bool = False
     for_now: bool = False
+    frees: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +425,7 @@ EVENTS: dict[type[Event], tuple[frozenset[Source], Decide]] = {
     for kind, decide, *sources in (
         (ProgramArrived, Decide.AT_ONCE, Source.SERVING, Source.AGENT),
         (TurnQueued, Decide.AT_ONCE, Source.SERVING),
+        (TurnHinted, Decide.NEXT_INTERVAL, Source.SERVING),
         (TurnAbandoned, Decide.AT_ONCE, Source.SERVING),
         (TurnSubmitted, Decide.NEXT_INTERVAL, Source.SERVING),
         (FirstToken, Decide.NEXT_INTERVAL, Source.SERVING),

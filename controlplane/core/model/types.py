@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import lru_cache
 from math import log2
 
+from controlplane.core.model.hints import NO_HINTS, Hints
+
 MOST_LEASE_S = 600  # that a daemon may claim: in its configuration, at a gate and in an engine
 MOST_NAME = 256
 """Characters of a name: what is listed, logged and remembered must have an end."""
@@ -68,6 +70,7 @@ class Program:
     status: Status = Status.WAITING
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
+    asked: Hints | None = None  # what its client has asked for last; None: nothing
     promised_ns: int = 0  # that it will wait from then on, as it was forecast when it came; 0: it was not
     urgent_at_ns: int = 0  # when its deadline is near; 0: it has none
     queued_turns: int = 0
@@ -89,6 +92,7 @@ class Program:
     keep_ratio: float = -1.0  # what keeping its context brings over what it costs; below 0: not weighed in this gap
     weighed_at_ns: int = 0
     ended_by_word: bool = False  # it said goodbye, or its agent did
+    frees: bool = False  # once it has ended nobody asks for its context again
     ended_at_ns: int = 0
     rests: bool = False  # it has ended for now: who asked it may go on in a while
     silenced: bool = False  # silence alone says that it has ended
@@ -126,6 +130,11 @@ class Program:
     budget_kv_token_s: int = 0  # likewise
     quarantined: bool = False  # an event about it made no sense: no decision is made from its figures
     accused: str = ""  # the publisher of that event, whose state will clear it
+
+    @property
+    def hints(self) -> Hints:
+        """What its client has asked for last."""
+        return self.asked or NO_HINTS
 
     @property
     def class_key(self) -> str:

@@ -26,6 +26,7 @@ from controlplane.core.model.steps import Steps, run
 from controlplane.core.model.types import Pressure, Program, QueuedProgram, Status, seconds
 from controlplane.core.policies.presets import Preset
 from controlplane.core.policies.protocols import Window, Windowed
+from controlplane.core.policies.retention.hinted import as_clients_ask, fetched_as_asked
 from controlplane.core.scheduling.budgets import refusals
 from controlplane.core.scheduling.fairness import InTurn, in_turn, share_reclaims
 from controlplane.core.scheduling.hold_reasons import Binding, HoldReasons, Reason
@@ -34,6 +35,7 @@ from controlplane.core.scheduling.placing import ended_a_turn, place
 from controlplane.core.scheduling.room import MOST_PASSED_OVER, Fitting, fitting_in
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
 from controlplane.core.scheduling.sensing import observe, sense
+from controlplane.core.scheduling.service_tiers import gives_way, in_tiers
 from controlplane.core.scheduling.shedding import is_overdue, shed
 from controlplane.core.scheduling.slots import (
     MOST_TAKEN_BACK,
@@ -295,6 +297,7 @@ class Controller:
         waiting = yield from gathering(self.ledger, ProgramForecaster(facts).left if packing.looks_ahead else None)
         order = packing.order(waiting, facts, self.pressure, now_ns)
         yield
+        order, asked = in_tiers(order, self.ledger, self.rules.hints, self.pressure.kv_total_blocks)
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
         overdue = [each for each in order if is_overdue(each, horizon_ns, now_ns, ages=packing.ages)]
         if overdue:  # what has begun goes before newcomers that are
@@ -302,7 +305,8 @@ class Controller:
             first = [each for each in order if each.program_id in gone]
             first.sort(key=lambda each: (not each.turn_index, each.queued_at_ns))
             order = first + [each for each in order if each.program_id not in gone]
-        return self._in_turn(order, slots)
+        turns = self._in_turn(order, slots)
+        return replace(turns, why={**asked, **turns.why}) if asked else turns
 
     def _in_turn(self, order: Sequence[QueuedProgram], slots: int) -> InTurn:
         return in_turn(list(order), self.ledger, self.pressure.kv_total_blocks, slots + MOST_PASSED_OVER)
@@ -378,8 +382,9 @@ class Controller:
         return going
 
     def _reclaim_shares(self, now_ns: int) -> Steps[None]:
-        """Slots that a tenant borrowed of another's share, which asks for it now."""
-        for root, why in share_reclaims(self.ledger, self.pressure.kv_total_blocks):
+        """Slots that a tenant borrowed of another's share, which asks for it now, or who lets others go first."""
+        going = share_reclaims(self.ledger, self.pressure.kv_total_blocks)
+        for root, why in [*going, *gives_way(self.ledger, self.rules.hints)]:
             if root.status is Status.ACTIVE:
                 yield from self._issuing(takes_slot(self.ledger, root.program_id, why, now_ns), now_ns)
                 self._urgent = True  # for whom it was taken can be let in
@@ -409,8 +414,11 @@ class Controller:
             self.pressure,
             now_ns,
         )
-        for command in commands:
+        programs, to_fetch = self.ledger.programs.by_name, self.ledger.hints.to_fetch
+        commands = as_clients_ask(commands, programs, changed, self.rules.hints, self.pressure, now_ns)
+        for command in [*commands, *fetched_as_asked(to_fetch, programs, self.pressure)]:
             self._issue(command, now_ns)
+        to_fetch.clear()
 
     def _place(self, program: Program, now_ns: int) -> bool:
         """Tell the gate where the program's next turn goes. True if it leaves its context behind."""

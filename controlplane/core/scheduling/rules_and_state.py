@@ -5,6 +5,7 @@ from typing import Any
 
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.errors import require
+from controlplane.core.model.hints import HintRules
 from controlplane.core.model.tenancy import Tenancy
 from controlplane.core.policies.protocols import Window
 from controlplane.core.scheduling.liveness import SilenceRules
@@ -27,6 +28,7 @@ class ControlRules:
     tool_slots: ToolSlots = field(default_factory=ToolSlots)
     tenancy: Tenancy = field(default_factory=Tenancy)
     trees: TreeRules = field(default_factory=TreeRules)
+    hints: HintRules = field(default_factory=HintRules)
     prepare_ahead: int = 4  # environments are prepared for this many programs at the head of the queue
 
     def __post_init__(self) -> None:

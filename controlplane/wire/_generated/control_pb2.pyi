@@ -1448,6 +1448,8 @@ class Heartbeat(google.protobuf.message.Message):
     FENCE_FIELD_NUMBER: builtins.int
     SLOTS_FOR_CHILDREN_FIELD_NUMBER: builtins.int
     END_INTERVAL_NS_FIELD_NUMBER: builtins.int
+    RETAIN_MOST_NS_FIELD_NUMBER: builtins.int
+    HOST_TIER_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -1473,6 +1475,10 @@ class Heartbeat(google.protobuf.message.Message):
     """Sub-agents are programs of their own: a gate lets them ask for a slot, whosever they are."""
     end_interval_ns: builtins.int
     """Nanoseconds from one program's end to the next while others wait; 0: not known."""
+    retain_most_ns: builtins.int
+    """Nanoseconds for which a client may have its context kept; 0: it may not."""
+    host_tier: builtins.bool
+    """There is memory below the device to which contexts can be moved."""
     def __init__(
         self,
         *,
@@ -1489,7 +1495,9 @@ class Heartbeat(google.protobuf.message.Message):
         fence: builtins.int = ...,
         slots_for_children: builtins.bool = ...,
         end_interval_ns: builtins.int = ...,
+        retain_most_ns: builtins.int = ...,
+        host_tier: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "end_interval_ns", b"end_interval_ns", "engine_policies", b"engine_policies", "fence", b"fence", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "end_interval_ns", b"end_interval_ns", "engine_policies", b"engine_policies", "fence", b"fence", "host_tier", b"host_tier", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "retain_most_ns", b"retain_most_ns", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

@@ -76,6 +76,7 @@ class Event(google.protobuf.message.Message):
     TURNS_REFUSED_FIELD_NUMBER: builtins.int
     TURN_PREFILLED_FIELD_NUMBER: builtins.int
     TURN_DECODED_FIELD_NUMBER: builtins.int
+    TURN_HINTED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -126,6 +127,8 @@ class Event(google.protobuf.message.Message):
     def turn_prefilled(self) -> global___TurnPrefilled: ...
     @property
     def turn_decoded(self) -> global___TurnDecoded: ...
+    @property
+    def turn_hinted(self) -> global___TurnHinted: ...
     def __init__(
         self,
         *,
@@ -154,10 +157,11 @@ class Event(google.protobuf.message.Message):
         turns_refused: global___TurnsRefused | None = ...,
         turn_prefilled: global___TurnPrefilled | None = ...,
         turn_decoded: global___TurnDecoded | None = ...,
+        turn_hinted: global___TurnHinted | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded", "turn_hinted"] | None: ...
 
 global___Event = Event
 
@@ -281,6 +285,62 @@ class TurnQueued(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "timeout_ns", b"timeout_ns", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
 
 global___TurnQueued = TurnQueued
+
+@typing.final
+class TurnHinted(google.protobuf.message.Message):
+    """What the client asks for with a turn, in one vocabulary. It holds for the program until another event of this kind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    TURN_ID_FIELD_NUMBER: builtins.int
+    SERVICE_TIER_FIELD_NUMBER: builtins.int
+    OBJECTIVE_FIELD_NUMBER: builtins.int
+    TIER_BY_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    RETAIN_LEAST_NS_FIELD_NUMBER: builtins.int
+    RETAIN_MOST_NS_FIELD_NUMBER: builtins.int
+    RETAIN_BY_FIELD_NUMBER: builtins.int
+    MOVE_FIELD_NUMBER: builtins.int
+    MOVE_BY_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    turn_id: builtins.str
+    service_tier: builtins.str
+    """flex: it lets others go first; priority: it asks to go first; empty: neither."""
+    objective: builtins.str
+    """The name of an objective, for which the daemon's configuration may say a tier; empty for none."""
+    tier_by: builtins.str
+    """The field or header that asks for the tier or names the objective."""
+    output_tokens: builtins.int
+    """Tokens that the reply is expected to have; 0: nobody said."""
+    retain_least_ns: builtins.int
+    """Nanoseconds from the turn's end for which its context is to be kept; 0: nobody said."""
+    retain_most_ns: builtins.int
+    """And beyond which it need not be; 0: nobody said."""
+    retain_by: builtins.str
+    """The field that says so."""
+    move: builtins.str
+    """host or none: where the context is to be once the turn has ended; hbm: where it is to be once the turn waits; or empty."""
+    move_by: builtins.str
+    """The field that says so."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        turn_id: builtins.str = ...,
+        service_tier: builtins.str = ...,
+        objective: builtins.str = ...,
+        tier_by: builtins.str = ...,
+        output_tokens: builtins.int = ...,
+        retain_least_ns: builtins.int = ...,
+        retain_most_ns: builtins.int = ...,
+        retain_by: builtins.str = ...,
+        move: builtins.str = ...,
+        move_by: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["move", b"move", "move_by", b"move_by", "objective", b"objective", "output_tokens", b"output_tokens", "program_id", b"program_id", "retain_by", b"retain_by", "retain_least_ns", b"retain_least_ns", "retain_most_ns", b"retain_most_ns", "service_tier", b"service_tier", "tier_by", b"tier_by", "turn_id", b"turn_id"]) -> None: ...
+
+global___TurnHinted = TurnHinted
 
 @typing.final
 class TurnAbandoned(google.protobuf.message.Message):
@@ -687,6 +747,7 @@ class ProgramEnded(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     WITH_CHILDREN_FIELD_NUMBER: builtins.int
     FOR_NOW_FIELD_NUMBER: builtins.int
+    FREES_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     reason: builtins.str
     """For a person."""
@@ -694,6 +755,8 @@ class ProgramEnded(google.protobuf.message.Message):
     """Its children have ended with it."""
     for_now: builtins.bool
     """It has answered and none of its own tools runs. It goes on if it is asked again, or is woken."""
+    frees: builtins.bool
+    """Nobody will ask for its context again: the engine is to free it."""
     def __init__(
         self,
         *,
@@ -701,8 +764,9 @@ class ProgramEnded(google.protobuf.message.Message):
         reason: builtins.str = ...,
         with_children: builtins.bool = ...,
         for_now: builtins.bool = ...,
+        frees: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["for_now", b"for_now", "program_id", b"program_id", "reason", b"reason", "with_children", b"with_children"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["for_now", b"for_now", "frees", b"frees", "program_id", b"program_id", "reason", b"reason", "with_children", b"with_children"]) -> None: ...
 
 global___ProgramEnded = ProgramEnded
 

@@ -37,6 +37,39 @@ def test_a_program_ends_with_the_turn_that_its_client_called_the_last(early: boo
     assert sum(d.ledger.estimates.lives.classes[""].turns.ends) == 0
 
 
+@pytest.mark.parametrize(("said", "freed"), [({"frees": True}, ["a", "child"]), ({}, [])])
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_a_client_ends_is_freed_at_once_and_what_its_agent_ends_is_not(
+    said: dict[str, bool], freed: list[str], paused: bool
+) -> None:
+    """Who talks to an agent may go on with it; and once."""
+    d = Driver()
+    d.send(d.gate(ev.ProgramArrived, program_id="child", parent_id="a"))
+    for name in ("a", "child"):
+        d.run_turn(name)
+    d.wait(60)
+    if paused:
+        d.controller.replay_command(cmd.Pause(command_id=1000, program_id="a"), d.now_ns)
+    d.tick()
+    d.send(d.gate(ev.ProgramEnded, program_id="a", **said))
+    assert sorted(each.program_id for each in of(cmd.Discard, d.tick())) == freed
+    assert of(cmd.Discard, d.tick(1)) == []
+    d.run_turn("a", "a.2")
+    d.tick(1)
+    d.send(d.gate(ev.ProgramEnded, program_id="a"))
+    assert of(cmd.Discard, d.tick()) == [], "that was said of another run"
+
+
+def test_who_came_back_at_once_keeps_what_it_has() -> None:
+    d = Driver()
+    d.run_turn("a")
+    d.tick()
+    d.send(d.gate(ev.ProgramEnded, program_id="a", frees=True))
+    d.wait(6)
+    d.submit("a", "a.2")
+    assert of(cmd.Discard, d.tick()) == []
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_last_turn_that_failed_ends_its_program_too(early: bool) -> None:
     d = Driver()

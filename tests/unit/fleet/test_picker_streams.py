@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.pickers import Asked, Mode, Picker, asking, chosen, picker, refused, until
 
 from controlplane.core.model.errors import ConfigError
-from controlplane.core.model.events import ProgramEnded, ReplyRead, TurnAbandoned, TurnQueued
+from controlplane.core.model.events import ProgramEnded, ReplyRead, TurnAbandoned, TurnHinted, TurnQueued
 from controlplane.core.model.types import seconds
 from controlplane.fleet import active_turn
 from controlplane.fleet.messages import DESTINATION, SERVICE
@@ -261,6 +261,18 @@ async def test_conversations_without_a_name_are_continued() -> None:
             names.append(chosen(await asked.reply())[0]["x-penstock-program-id"])
             await asked.finish()
         assert names[0] == names[1] and names[0].startswith("continued-")
+
+
+async def test_what_a_client_asks_for_is_told_and_answered() -> None:
+    """As in the engine's process (``tests/unit/gate/test_client_hints.py``)."""
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        asked = await reading_bodies(ask)
+        await asked.body(chat(program_id="p", service_tier="flex", kv_hints={"message_id": "m", "actions": [{}]}))
+        await asked.reply()
+        await asked.answer_headers(200)
+        told = json.loads(chosen(await asked.reply())[0]["x-penstock-kv-hints"])
+        assert (told["message_id"], told["actions"][0]["outcome"]) == ("m", "rejected")
+        assert [(event.program_id, event.service_tier) for event in it.of(TurnHinted)] == [("p", "flex")]
 
 
 @pytest.mark.parametrize(("status", "is_last"), [(200, True), (400, True), (503, False)])
