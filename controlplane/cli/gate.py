@@ -36,7 +36,8 @@ def gate(
 
     One command: it starts Envoy, which carries the turns, and a daemon where this node has none yet and `--nats`
     names no bus. The server is known by what passes and by its metrics page; where the plugin's scheduler side
-    works in it, by that. Stop it with Ctrl-C or SIGTERM. What clients see when something dies:
+    works in it, by that. SIGTERM lets running turns go on for 20 s, Ctrl-C ends all at once. What clients see when
+    something dies:
 
     - **Envoy**: what runs is cut, and clients ask again; it listens again within a second.
 

@@ -46,7 +46,8 @@ _ENDS_WITHIN_S = 10.0
 _AT_ONCE_S = 5.0  # one that ends so soon after its first start would do so again
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LOOK_S = 2.0
-_LOOKS = 3  # in which Envoy takes one for another state: it asks each second, three times
+_LOOKS = 3  # after which Envoy speaks of this picker, not of the one before: it asks each second, three times
+_MISSED_LOOKS = 10  # of a machine so busy that a picker is late
 _DRAINS_WITHIN_S, _DRAIN_LOOK_S = 20.0, 0.2  # Kubernetes kills after 30 s, and our parts have 10 s of these
 _BACK_WITHIN_S = 30.0  # as long as gates wait for a daemon before they let turns in
 _READY_WITHIN_S = 60.0  # of a busy machine
@@ -171,12 +172,12 @@ async def _replace_frozen(picker: Child, envoy: EnvoyAdmin) -> None:
         await sleep(_LOOK_S)
         if picker.process is not known:
             known, heard, missed = picker.process, 0, 0
-        healthy = await envoy.figure("cluster.pickers.membership_healthy")
+        healthy = await envoy.figure("cluster.pickers.health_check.healthy")
         if healthy:
             heard, missed = heard + 1, 0
-        elif healthy == 0 and heard >= _LOOKS:  # it is that one which was heard, and no longer the one before
+        elif healthy == 0 and heard >= _LOOKS:
             missed += 1
-        if known is not None and missed >= _LOOKS:
+        if known is not None and missed >= _MISSED_LOOKS:
             _log.warning("the picker does not answer", action="killing it: another takes its place")
             with suppress(ProcessLookupError):
                 known.kill()
