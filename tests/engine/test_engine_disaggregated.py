@@ -101,7 +101,7 @@ def test_the_prefill_engine_keeps_what_it_is_told_to_and_the_other_answers_nothi
         }
         assert cached["kept"] >= engines.prefill.whole_blocks(PROMPT_TOKENS) > cached["left"] + PROMPT_TOKENS // 2
         answers = [*scene.heard(CommandApplied), *scene.heard(CommandRejected)]
-        assert {place_of(answer.publisher) for answer in answers if "engine" in answer.publisher} == {
+        assert {place_of(answer.publisher) for answer in answers if "/engine-" in answer.publisher} == {
             place(engines.prefill)
         }
 
