@@ -19,7 +19,9 @@ from engine_hooks.sglang.processes import rank_of_scheduler
 from engine_hooks.sglang.steering import SglangSteering
 
 _LEAST_ROOM_TOKENS = 8
-_NOT_MOVED = "contexts are not moved to host memory and back where several ranks decide alike"
+_NOT_MOVED = (
+    "contexts are not moved to host memory and back where several ranks decide alike, or engines share a turn"
+)
 
 
 class Attached(Base):
@@ -40,6 +42,7 @@ class Attached(Base):
     ) -> None:
         self._begun_rid = ""  # the unfinished prefill that began with a shrunk chunk
         view = EngineView(scheduler)
+        self._moves_contexts = self._moves_contexts and not view.disaggregation
         self._host = host = HostTier(view)
         role = role_of_rank(role_of(ENGINE, scheduler.server_args), rank_of_scheduler(scheduler))
         super().__init__(settings, guard, view, role, now_ns, speaks=speaks)
@@ -166,8 +169,8 @@ class Attached(Base):
         load all of that for the part, into room that others need.
         """
         fits, limit_tokens = verdict
-        if not adder.rem_chunk_tokens or len(self._view.tree.tree_components) > 1:
-            return verdict  # what a part takes of a window or of states only the engine can tell
+        if not adder.rem_chunk_tokens or len(self._view.tree.tree_components) > 1 or self._view.disaggregation:
+            return verdict  # what a part takes of a window, of states or of a transfer only the engine can tell
         wanted_tokens = int(sizes["extend_input_len"])
         if self._view.scheduler.chunked_req is not None or adder.new_chunked_req is not None:
             if not fits or limit_tokens is None or adder.ceil_paged_tokens(wanted_tokens) <= limit_tokens:

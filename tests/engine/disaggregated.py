@@ -8,11 +8,14 @@ import json
 import random
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from engine_client import EngineClient, Messages, Reply
 from engine_scene import Scene
 from engine_server import ROOT, STARTUP, EngineServer, Launch
@@ -50,13 +53,37 @@ class Apart:
         """What both engines reply: SGLang's router asks them at once, vLLM's one after the other."""
         decoder = EngineClient(self.decode, scene._http)
         if KIND.name == "sglang":
-            same: dict[str, Any] = {"bootstrap_host": "127.0.0.1", "bootstrap_room": random.getrandbits(62)}
+            same = _room()
             asked = (each.chat(program_id, text, output_tokens=tokens, **same) for each in (scene, decoder))
             return list(await asyncio.gather(*asked))
         same = {"request_id": str(uuid.uuid4())}
         params = {"do_remote_decode": True, "do_remote_prefill": False}
         first = await scene.chat(program_id, text, output_tokens=1, kv_transfer_params=params, **same)
         return [first, await decoder.chat(program_id, text, output_tokens=tokens, **same)]
+
+    @asynccontextmanager
+    async def router(self, http: Any) -> AsyncIterator[str]:
+        """SGLang's as a server, which hands on few headers: its URL."""
+
+        async def pass_on(request: web.Request) -> web.Response:
+            body, names = {**await request.json(), **_room()}, ("authorization", "x-request-id")
+            headers = {name: request.headers[name] for name in names if name in request.headers}
+
+            async def ask(engine: EngineServer) -> web.Response:
+                async with http.post(f"{engine.url}{request.path}", json=body, headers=headers) as answer:
+                    data = await answer.read()
+                    return web.Response(status=answer.status, body=data, content_type=answer.content_type)
+
+            return (await asyncio.gather(ask(self.prefill), ask(self.decode)))[1]
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", pass_on)
+        async with TestServer(app) as server:
+            yield str(server.make_url("")).rstrip("/")
+
+
+def _room() -> dict[str, Any]:
+    return {"bootstrap_host": "127.0.0.1", "bootstrap_room": random.getrandbits(62)}
 
 
 def apart(launch: Launch, folder: Path) -> Iterator[Apart]:

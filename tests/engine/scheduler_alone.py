@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import test_engine_events
 import test_engine_policies
 import test_engine_retention
-from engine_scene import TIMEOUT_S, Bus
+from engine_scene import TIMEOUT_S, Bus, Scene
 from engine_server import EngineServer
 from support.daemon_process import eventually
 
@@ -38,3 +41,18 @@ async def doctor_of(daemon: Any, bus: Bus, engine: EngineServer) -> dict[str, di
 
     await eventually(noted, what="the daemon's own finding", timeout_s=TIMEOUT_S)
     return await asyncio.to_thread(doctor)
+
+
+async def knows_both(scene: Scene, log: Path) -> None:
+    """Return once the gate outside hears the daemon, and knows that the scheduler obeys."""
+
+    async def look() -> bool:
+        with suppress(aiohttp.ClientError, AssertionError):
+            health = await scene.penstock()
+            return bool(health["mode"] == "governed" and "obeys" in health["outside"]["scheduler"])
+        return False
+
+    try:
+        await eventually(look, what="a gate that knows daemon and scheduler", timeout_s=TIMEOUT_S)
+    except AssertionError:
+        raise AssertionError(log.read_text()[-2000:]) from None

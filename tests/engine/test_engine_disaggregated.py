@@ -3,14 +3,17 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from disaggregated import Apart, apart
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import Launch
-from engine_versions import KIND
+from engine_versions import KIND, on
+from scheduler_alone import knows_both
 from support.daemon_process import eventually
+from support.outside_gates import gate_outside
 from tiny_model import words
 
 from controlplane.core.model.commands import Retain
@@ -23,10 +26,12 @@ from controlplane.core.model.events import (
     TurnDecoded,
     TurnEnded,
     TurnPrefilled,
+    TurnQueued,
     TurnSubmitted,
 )
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import seconds
+from controlplane.transport.endpoint import Endpoint, write_endpoint
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 600, 8
 
@@ -101,11 +106,42 @@ def test_the_prefill_engine_keeps_what_it_is_told_to_and_the_other_answers_nothi
         }
         assert cached["kept"] >= engines.prefill.whole_blocks(PROMPT_TOKENS) > cached["left"] + PROMPT_TOKENS // 2
         answers = [*scene.heard(CommandApplied), *scene.heard(CommandRejected)]
-        assert {place_of(answer.publisher) for answer in answers if "engine" in answer.publisher} == {
+        assert {place_of(answer.publisher) for answer in answers if "/engine-" in answer.publisher} == {
             place(engines.prefill)
         }
 
     play(story, engines.prefill, bus, 'preset = "fcfs"\n')
+
+
+@on("sglang")
+def test_a_gate_before_the_router_finds_the_prefill_engine_and_holds_turns_until_others_are_decoded(
+    engines: Apart, bus: Bus, tmp_path: Path
+) -> None:
+    """Before a daemon that gives out one slot."""
+    bus.announce(engines.decode)
+    daemon, log = bus.daemon(WINDOW_OF_ONE), tmp_path / "gate.log"
+    write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
+
+    async def story(scene: Scene) -> None:
+        await heard_both(scene, engines)
+        async with engines.router(scene._http) as url:
+            with gate_outside(url, daemon.folder, log, "--node", NODE) as (scene.url, _):
+                await knows_both(scene, log)
+                asked = scene.chat("first", words(9640, 60), output_tokens=200, is_last_step=True)
+                first = asyncio.ensure_future(asked)
+                begun = await scene.until(TurnSubmitted, program_id="first")
+                second = await scene.chat("second", words(9641, 60), is_last_step=True)
+                assert (second.status, (await first).status) == (200, 200)
+                queued = await scene.until(TurnQueued, program_id="second")
+                later = await scene.until(TurnSubmitted, program_id="second")
+                assert later.turn_id == queued.turn_id, "named through the router"
+                handed_over = await scene.until(TurnPrefilled, turn_id=begun.turn_id)
+                decoded = await scene.until(TurnDecoded, handoff=handed_over.handoff)
+                assert later.at_ns > decoded.at_ns > handed_over.at_ns, "it was held"
+                told = {place_of(event.publisher) for event in scene.heard(TurnSubmitted)}
+                assert told == {place(engines.prefill)}, "nobody else tells of turns"
+
+    play(story, engines.prefill, bus)
 
 
 def test_health_and_doctor_say_which_side_does_what(engines: Apart, bus: Bus) -> None:

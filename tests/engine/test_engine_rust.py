@@ -5,16 +5,13 @@ What a gate would hold passes at once; a gate outside names turns in their reque
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import aiohttp
 import pytest
-from engine_scene import FCFS, NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
+from engine_scene import FCFS, NODE, WINDOW_OF_ONE, Bus, Scene, play
 from engine_server import EngineServer, Launch
 from engine_versions import on
-from scheduler_alone import AS_WITH_A_GATE, doctor_of
-from support.daemon_process import eventually
+from scheduler_alone import AS_WITH_A_GATE, doctor_of, knows_both
 from support.outside_gates import gate_outside
 from test_engine_data_parallel import PROGRAMS, RANKS, TURNS, grow, heard_both, moved, places, where_they_ran
 from tiny_model import words
@@ -90,21 +87,6 @@ def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: En
         assert not [event for event in scene.heard(TurnSubmitted) if event.program_id in ("other", "x")]
 
     play(story, rust_engine, bus, FCFS)
-
-
-async def knows_both(scene: Scene, log: Path) -> None:
-    """Return once the gate outside hears the daemon, and knows that the scheduler obeys."""
-
-    async def look() -> bool:
-        with suppress(aiohttp.ClientError, AssertionError):
-            health = await scene.penstock()
-            return bool(health["mode"] == "governed" and "obeys" in health["outside"]["scheduler"])
-        return False
-
-    try:
-        await eventually(look, what="a gate that knows daemon and scheduler", timeout_s=TIMEOUT_S)
-    except AssertionError:
-        raise AssertionError(log.read_text()[-2000:]) from None
 
 
 def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(

@@ -32,6 +32,7 @@ COUNTED_FROM_THE_BODY = tuple(
 )
 # Longer in one idea, which a cut would tear: each path with its reason.
 LONGER: dict[str, str] = {
+    "controlplane/core/model/events.py": "every event, a class each, and the table of who may tell it",
     "controlplane/daemon/daemon.py": "recovers, stands by or leads, serves; its parts lie beside it",
     "controlplane/gate/gate.py": "who may pass; what it holds, hears and remembers lies in files beside it",
     "controlplane/emit/publisher_loop.py": "one thread, from connection to end; what it keeps lies beside it",

@@ -65,7 +65,7 @@ class Hindsight:
     _prefix: dict[str, int] = field(default_factory=dict)  # found with a program's first turn
 
     def event(self, event: ev.Event, now_ns: int) -> None:
-        if isinstance(event, ev.PoolSampled):
+        if isinstance(event, ev.PoolSampled) and event.disaggregation != ev.DECODE:
             self.pools[place_of(event.publisher)] = event.total_blocks * max(1, event.block_tokens)
         elif isinstance(event, ev.FirstToken) and event.turn_id not in self._open and event.prompt_tokens:
             self._begin(event, now_ns)

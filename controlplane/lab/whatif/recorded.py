@@ -279,6 +279,8 @@ class _Reader:
             self._found.answers_ns.append(now_ns - decided_ns)
 
     def _pool(self, event: ev.PoolSampled, now_ns: int) -> None:
+        if event.disaggregation == ev.DECODE:
+            return  # no room of programs
         self._found.engines[place_of(event.publisher)] = SeenEngine(
             pool_tokens=event.total_blocks * event.block_tokens,
             block_tokens=event.block_tokens,

@@ -99,3 +99,11 @@ def test_ends_of_turns_that_nobody_prefilled_are_bounded() -> None:
     for number in range(_MOST + 3):
         d.decode(f"x{number}")
     assert len(d.ledger.handoffs.decoded) == _MOST
+
+
+def test_a_gate_before_a_router_stands_before_the_prefill_engines_of_its_node() -> None:
+    d = Apart()
+    prefill = Publisher("node/engine-30000/x")
+    d.send(prefill(ev.PoolSampled, total_blocks=5, free_blocks=5, disaggregation=ev.PREFILL))
+    assert d.ledger.engines.behind("node/gate-8000") == ("node/engine-30000",)
+    assert d.ledger.engines.behind("other/gate-8000") == ()
