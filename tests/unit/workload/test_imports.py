@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.documents import ROOT
 from support.session_files import MADE, Programs, lines, text
 
 from controlplane.core.model.errors import ConfigError
@@ -16,7 +17,7 @@ from controlplane.lab.workload.imports.formats import Report, read_programs
 from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.trace_lines import ProgramLine
 
-SESSIONS = Path(__file__).parent / "sessions"
+SESSIONS = ROOT / "examples" / "sessions"
 
 
 def read(*paths: Path) -> tuple[list[ProgramLine], list[str], Report]:
