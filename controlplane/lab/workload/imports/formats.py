@@ -145,6 +145,11 @@ def read_programs(
         yield from reading.told()
 
 
+def is_known(path: Path) -> bool:
+    """Whether it has sessions of a known format. Raises ``ConfigError`` where it cannot be read."""
+    return any(_recognized(file)[0] is not None for file in _files([path]))
+
+
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
