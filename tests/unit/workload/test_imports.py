@@ -148,7 +148,7 @@ def test_the_command_writes_a_trace_and_what_if_takes_sessions(tmp_path: Path) -
     out = tmp_path / "mine.jsonl.gz"
     ran = CliRunner().invoke(app, ["trace", "import", str(SESSIONS), "--out", str(out)])
     assert ran.exit_code == 0, ran.output
-    assert "14 turns of programs: 2 Claude Code, 1 Codex, 2 opencode; 1 refused" in ran.stderr
+    assert "11 turns of programs: 2 Claude Code, 1 Codex, 2 opencode; 1 refused" in ran.stderr
     assert len(read(out)[0]) == 5
 
     ran = CliRunner().invoke(app, ["trace", "import", str(out), "--out", str(out)])
