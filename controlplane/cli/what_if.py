@@ -1,16 +1,27 @@
 """``penstock what-if``: a recorded stretch again, under another decision or on another machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from controlplane.cli import completion
 from controlplane.cli.options import HARDWARE, Json, Out
+from controlplane.core.model.errors import ConfigError
+from controlplane.lab.experiment import DEFAULT_ARRIVAL, Workload
+
+if TYPE_CHECKING:
+    from controlplane.lab.whatif.replays import Replays, TraceWindow
 
 
 def what_if(
-    log: Annotated[Path, typer.Argument(help="A log that `penstock up --record` wrote, or still writes.")],
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help="A log that `penstock up --record` wrote, or still writes; or sessions that `penstock trace "
+            "import` reads, of which a run under fcfs is simulated first."
+        ),
+    ],
     preset: Annotated[
         str,
         typer.Option("--preset", "-p", help="Decide by this preset instead.", autocompletion=completion.presets),
@@ -57,6 +68,7 @@ def what_if(
 
     from controlplane.lab.whatif.question import Question
     from controlplane.lab.whatif.replays import Replays, TraceWindow
+    from controlplane.lab.workload.imports.formats import is_known
 
     question = Question(
         preset=preset, settings=tuple(settings), pool_tokens=pool_tokens, engines=engines, agents=agents
@@ -64,7 +76,13 @@ def what_if(
     stretch = TraceWindow(
         log=log, since_s=since, until_s=until, repeat=repeat, chunk_tokens=chunk_tokens, max_running=max_running
     )
-    answer = Replays(stretch).ask(question)
+    try:
+        replays = Replays(stretch)
+    except ConfigError:
+        if not is_known(log):
+            raise
+        replays = _simulated(stretch)
+    answer = replays.ask(question)
     if json:
         import json as stdlib_json
 
@@ -80,3 +98,30 @@ def what_if(
         save_runs(answer.runs, out)
         write_report(answer.runs, out / "report.html", ReportOptions(title="What if", command=tuple(sys.argv)))
         typer.echo(f"report: {out / 'report.html'}", err=True)
+
+
+def _simulated(stretch: "TraceWindow") -> "Replays":
+    """Of sessions, which tell of no engine: a run of them under fcfs, with a simulation's defaults."""
+    from dataclasses import replace
+    from tempfile import TemporaryDirectory
+
+    from controlplane.lab.sweep.local import run_in_process
+    from controlplane.lab.sweep.spec import SweepSpec
+    from controlplane.lab.whatif.replays import Replays
+
+    typer.echo(
+        f"{stretch.log} has sessions and no engine: what was is a simulation under fcfs, {DEFAULT_ARRIVAL}, "
+        f"{HARDWARE.profile}. For another: penstock simulate {stretch.log} --record run.jsonl",
+        err=True,
+    )
+    spec = SweepSpec(
+        workload=(Workload(trace=str(stretch.log)),),
+        hardware=(HARDWARE,),
+        presets=("fcfs",),
+        arrivals=(DEFAULT_ARRIVAL,),
+        seeds=(1,),
+    )
+    with TemporaryDirectory() as folder:
+        record = Path(folder) / "run.jsonl"
+        run_in_process(spec, record=record)
+        return Replays(replace(stretch, log=record))

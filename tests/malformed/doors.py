@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import grpc
 import nats
+from support.session_files import MADE
 
 from controlplane.config import load
 from controlplane.core.model import commands as cmd
@@ -235,6 +236,7 @@ def traces(random: Random, inputs: int, folder: Path) -> Told:
     corpus = [
         f'{{"program_id":"a","source":"x","turns":[{turn},{turn}]}}\n'.encode(),
         f'{{"program_id":"b","source":"x","turns":[{turn}]}}\n'.encode() * 3,
+        *(content.encode() for content, _ in MADE.values()),
     ]
     return _files(random, inputs, corpus, folder / "malformed.jsonl", read_trace)
 

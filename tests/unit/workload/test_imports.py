@@ -9,14 +9,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.documents import ROOT
 from support.session_files import MADE, Programs, lines, text
+from typer.testing import CliRunner
 
+from controlplane.cli.app import app
 from controlplane.core.model.errors import ConfigError
 from controlplane.lab.workload.imports.formats import Report, read_programs
 from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.trace_lines import ProgramLine
 
-SESSIONS = Path(__file__).parent / "sessions"
+SESSIONS = ROOT / "examples" / "sessions"
 
 
 def read(*paths: Path) -> tuple[list[ProgramLine], list[str], Report]:
@@ -139,6 +142,23 @@ def test_guesses_and_gaps_are_told(tmp_path: Path) -> None:
         "sub-agents: 1",
         f"files of no known format, as {tmp_path / 'notes.md'}: 1",
     ]
+
+
+def test_the_command_writes_a_trace_and_what_if_takes_sessions(tmp_path: Path) -> None:
+    out = tmp_path / "mine.jsonl.gz"
+    ran = CliRunner().invoke(app, ["trace", "import", str(SESSIONS), "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    assert "11 turns of programs: 2 Claude Code, 1 Codex, 2 opencode; 1 refused" in ran.stderr
+    assert len(read(out)[0]) == 5
+
+    ran = CliRunner().invoke(app, ["trace", "import", str(out), "--out", str(out)])
+    assert isinstance(ran.exception, ConfigError)
+    none = tmp_path / "none.json"
+    none.write_text("{}")
+    assert CliRunner().invoke(app, ["trace", "import", str(none)]).exit_code == 1
+    asked = CliRunner().invoke(app, ["what-if", str(SESSIONS), "--preset", "penstock", "--repeat", "1"])
+    assert asked.exit_code == 0, asked.output
+    assert "has sessions and no engine" in asked.stderr
 
 
 def _claude_code(count: int, size: int) -> Iterator[str]:

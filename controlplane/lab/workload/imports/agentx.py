@@ -7,7 +7,6 @@ that has fewer than half of the last one's in front of it is a new history. Tool
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Call, Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -16,10 +15,6 @@ from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 
 TOOL = "tool_use"
-
-
-def knows(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("requests"), list) and {"id", "block_size"} <= value.keys()
 
 
 def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

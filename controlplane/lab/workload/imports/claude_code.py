@@ -7,7 +7,6 @@ sub-agents' lines (``isSidechain``) stood in the session's own file, without an 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -16,10 +15,6 @@ from controlplane.lab.workload.imports.records import Record
 from controlplane.tool_calls.calls import called_name
 
 _SYNTHETIC = "<synthetic>"  # the model of a line that no model wrote, as one on an error of the API
-
-
-def knows(value: dict[str, Any]) -> bool:
-    return "sessionId" in value and "type" in value and "leafUuid" not in value
 
 
 def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

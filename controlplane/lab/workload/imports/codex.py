@@ -6,7 +6,6 @@ message is an event, as the items of role ``user`` are the harness' own as well.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -15,11 +14,6 @@ from controlplane.lab.workload.imports.records import Record
 from controlplane.tool_calls.calls import called_name
 
 _PARENTS = ("payload.parent_thread_id", "payload.source.subagent.thread_spawn.parent_thread_id")
-
-
-def knows(value: dict[str, Any]) -> bool:
-    kinds = ("session_meta", "response_item", "event_msg")
-    return isinstance(value.get("payload"), dict) and value.get("type") in kinds
 
 
 class _Rollout:

@@ -3,7 +3,7 @@
 A file's format is that of the first record that a row of the table knows. The trace's own is one of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -44,34 +44,41 @@ def _read_own(records: Iterator[Record], reading: Reading) -> Iterator[ProgramLi
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``knows`` says whether a record is of it. ``has_parents``: sessions name them, who are in other files."""
+    """A record is of it that has all keys of one of ``keys``. ``has_parents``: they may be in other files."""
 
     name: str
-    knows: Callable[[dict[str, Any]], bool]
+    keys: tuple[str, ...]
     read: Reader
     has_parents: bool = False
 
+    def knows(self, value: dict[str, Any]) -> bool:
+        """Whether that is a record of it."""
+        return any(value.keys() >= set(keys.split()) for keys in self.keys)
 
-_OWN = Format("trace", lambda value: {"program_id", "turns"} <= value.keys(), _read_own)
+
+_OWN = Format("trace", ("program_id turns",), _read_own)
+_TRACELAB = "session_id round_index input_tokens_total timing_events"
+_OPENHANDS = ("source timestamp kind", "source timestamp action", "source timestamp observation")
 FORMATS = (
     _OWN,
-    Format("Claude Code", claude_code.knows, claude_code.read, has_parents=True),
-    Format("Codex", codex.knows, codex.read, has_parents=True),
-    Format("opencode", opencode.knows, opencode.read, has_parents=True),
-    Format("OpenHands", openhands.knows_event, openhands.read_events),
-    Format("OpenHands", openhands.knows_result, openhands.read_results),
-    Format("SWE-agent", trajectories.knows_swe_agent, trajectories.read_swe_agent),
-    Format("trae-agent", trajectories.knows_trae, trajectories.read_trae),
-    Format("AgentX", agentx.knows, agentx.read),
-    Format("TraceLab", rounds.knows_tracelab, rounds.read_tracelab),
-    Format("Dynamo", rounds.knows_dynamo, rounds.read_dynamo, has_parents=True),
-    Format("aiperf", rounds.knows_aiperf, rounds.read_aiperf),
-    Format("aiperf", messages.knows_turns, messages.read_turns),
-    Format("Mooncake", mooncake.knows, mooncake.read),
-    Format("mini-swe-agent", messages.knows_mini, messages.read_mini),
-    Format("tau-bench", messages.knows_tau, messages.read_chats),
-    Format("ShareGPT", messages.knows_chat, messages.read_chats),
+    Format("Claude Code", ("sessionId type",), claude_code.read, has_parents=True),
+    Format("Codex", ("timestamp type payload",), codex.read, has_parents=True),
+    Format("mini-swe-agent", ("trajectory_format messages",), messages.read_mini),
+    Format("opencode", ("info messages",), opencode.read, has_parents=True),
+    Format("SWE-agent", ("trajectory info",), trajectories.read_swe_agent),
+    Format("trae-agent", ("llm_interactions",), trajectories.read_trae),
+    Format("OpenHands", _OPENHANDS, openhands.read_events),
+    Format("OpenHands", ("history", "events"), openhands.read_results),
+    Format("AgentX", ("id block_size requests",), agentx.read),
+    Format("TraceLab", (_TRACELAB,), rounds.read_tracelab),
+    Format("Dynamo", ("schema event_type", "timestamp event"), rounds.read_dynamo, has_parents=True),
+    Format("aiperf", ("metadata metrics",), rounds.read_aiperf),
+    Format("aiperf", ("turns",), messages.read_turns),
+    Format("Mooncake", tuple(f"input_length {key}" for key in ("output_length", "hash_ids")), mooncake.read),
+    Format("tau-bench", ("traj", "simulations"), messages.read_chats),
+    Format("ShareGPT", ("conversations", "messages"), messages.read_chats),
 )
+"""The first that knows a record has it: those of few keys stand last."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,6 +143,11 @@ def read_programs(
         reading = replace(reading, path=session.path)
         yield from _line(session, reading)
         yield from reading.told()
+
+
+def is_known(path: Path) -> bool:
+    """Whether it has sessions of a known format. Raises ``ConfigError`` where it cannot be read."""
+    return any(_recognized(file)[0] is not None for file in _files([path]))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -7,7 +7,6 @@ answer), aiperf 0.13 (``turns`` of a person's texts, whose replies have a length
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -19,25 +18,6 @@ from controlplane.tool_calls.calls import called_name
 _LISTS = ("conversations", "messages", "traj")
 _MODELS = ("assistant", "gpt", "chatgpt", "bing", "bard", "model")
 _PEOPLE = ("user", "human")
-
-
-def knows_mini(value: dict[str, Any]) -> bool:
-    return "mini-swe-agent" in str(value.get("trajectory_format"))
-
-
-def knows_tau(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("traj", value.get("simulations")), list)
-
-
-def knows_chat(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("conversations", value.get("messages")), list)
-
-
-def knows_turns(value: dict[str, Any]) -> bool:
-    turns = value.get("turns")
-    return isinstance(turns, list) and any(
-        isinstance(turn, dict) and not {"text", "texts"}.isdisjoint(turn) for turn in turns[:1]
-    )
 
 
 def read_chats(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

@@ -9,7 +9,6 @@ tells nothing. What nobody has gone on from for an hour has ended, so that a tra
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -22,10 +21,6 @@ _IDLE_S = 3600.0
 _Ends = dict[str | int, tuple[Session | None, float | None]]
 """By what the next request may go on from: the session, if none has yet, and when; the longest idle first."""
 _NONE = None, None
-
-
-def knows(value: dict[str, Any]) -> bool:
-    return "input_length" in value and not {"hash_ids", "output_length", "session_id"}.isdisjoint(value)
 
 
 def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

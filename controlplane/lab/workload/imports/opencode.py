@@ -5,19 +5,12 @@ parts. Its tokens leave out what was cached, and its reply ends where its first 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
 from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 from controlplane.tool_calls.calls import called_name
-
-
-def knows(value: dict[str, Any]) -> bool:
-    return (
-        isinstance(value.get("info"), dict) and "messages" in value and str(value["info"].get("id"))[:4] == "ses_"
-    )
 
 
 def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:

@@ -6,7 +6,6 @@ stand in the metrics' ``token_usages``), and of OpenHands up to 0.62 (``action``
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -14,20 +13,10 @@ from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 from controlplane.tool_calls.calls import called_name
 
-_LISTS = ("history", "events", "items")
+_LISTS = ("history", "events")
 _SAID = ("content", "llm_message", "system_prompt", "tools", "observation", "args")
 _ASKS = ("MessageEvent", "AgentErrorEvent", "message", "system")
 _SUMS = "llm_metrics.accumulated_token_usage"
-
-
-def knows_event(value: dict[str, Any]) -> bool:
-    names = {"kind", "action", "observation", "tool_call_metadata"}
-    return {"source", "timestamp"} <= value.keys() and not names.isdisjoint(value) and "sessionId" not in value
-
-
-def knows_result(value: dict[str, Any]) -> bool:
-    listed: list[Any] = next((value[name] for name in _LISTS if isinstance(value.get(name), list)), [])
-    return any(isinstance(event, dict) and knows_event(event) for event in listed[:5])
 
 
 def read_events(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
@@ -41,11 +30,11 @@ def read_results(records: Iterator[Record], reading: Reading) -> Iterator[Sessio
     """One session a record."""
 
     def take(result: Fields) -> Iterator[Session]:
-        per_usage = result.any("stats.usage_to_metrics") or {}
-        metrics = [Fields(each) for each in (result.any("metrics") or {}, *per_usage.values())]
+        by_usage = Fields(result.any("stats.usage_to_metrics") or {}).value.values()
+        metrics = [Fields(each) for each in (result.any("metrics") or {}, *by_usage)]
         used = {each.text("response_id"): each for one in metrics for each in one.objects("token_usages")}
         events = _Events(reading.session(result.text("instance_id") or result.text("id")), used)
-        for event in result.objects(next(name for name in _LISTS if result.any(name))):
+        for event in result.objects(next((name for name in _LISTS if result.any(name)), "events")):
             events.take(event)
         yield events.session
 

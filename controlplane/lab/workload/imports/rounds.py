@@ -6,7 +6,6 @@ file ends, so that all are in memory until then, as numbers.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Call, Session
 from controlplane.lab.workload.imports.fields import Fields
@@ -14,23 +13,7 @@ from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 from controlplane.lab.workload.trace_lines import BadProgram
 
-_DYNAMO = ("dynamo.request.trace", "dynamo.agent.trace")
 _Add = Callable[[Fields, Callable[..., Session]], None]
-
-
-def knows_aiperf(value: dict[str, Any]) -> bool:
-    return (
-        isinstance(value.get("metadata"), dict) and "request_start_ns" in value["metadata"] and "metrics" in value
-    )
-
-
-def knows_tracelab(value: dict[str, Any]) -> bool:
-    return {"session_id", "round_index", "input_tokens_total", "timing_events"} <= value.keys()
-
-
-def knows_dynamo(value: dict[str, Any]) -> bool:
-    event = value.get("event", value)
-    return isinstance(event, dict) and str(event.get("schema")).startswith(_DYNAMO)
 
 
 def _aiperf(one: Fields, session: Callable[..., Session]) -> None:

@@ -6,17 +6,12 @@ which its tools had).
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from controlplane.lab.workload.imports.calls import Session
 from controlplane.lab.workload.imports.fields import Fields
 from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 from controlplane.tool_calls.calls import called_name
-
-
-def knows_swe_agent(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("trajectory"), list) and "info" in value
 
 
 def read_swe_agent(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
@@ -36,10 +31,6 @@ def read_swe_agent(records: Iterator[Record], reading: Reading) -> Iterator[Sess
         yield session
 
     return reading.each(records, take)
-
-
-def knows_trae(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("llm_interactions"), list)
 
 
 def read_trae(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
