@@ -59,7 +59,7 @@ class Telemetry:
             readers.append(_metrics_over_otlp(config))
         self._meters = [MeterProvider(metric_readers=readers, resource=resource)]
         meter = self._meters[0].get_meter("penstock")
-        journal.views.append(Metrics(meter, self._look, journal.controller, self._tokens, spans or {}))
+        journal.views.append(Metrics(meter, self._look, journal.controller, self._tokens, spans))
         make(meter, REGRET, lambda _: sums())
         if config.otlp_endpoint:  # Prometheus has the engines' without the SDK
             sent = MeterProvider([_metrics_over_otlp(config)], resource=resource, views=[WITH_ALL_ENGINES])

@@ -7,6 +7,7 @@ and never believes that it runs (``ToolEnded.told_after_ns``).
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 
 from anyio import sleep
 from anyio.lowlevel import checkpoint
@@ -16,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from controlplane import clocks
 from controlplane.core.model.events import Event, ToolEnded
 from controlplane.core.model.types import seconds
 from controlplane.daemon.otlp.programs import SpanPrograms
@@ -39,7 +41,7 @@ class SpanReceiver:
         self._programs, self._send = programs, send
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._above_models: OrderedDict[str, None] = OrderedDict()  # spans that model calls or agents ran within
-        self._warned_s = -_SPELL_S
+        self._warned_s = -inf
         self._log = logger("otlp")
 
     async def take(self, request: ExportTraceServiceRequest) -> ExportTraceServiceResponse:
@@ -112,7 +114,7 @@ class SpanReceiver:
         problems.append(f"{call.tool} (of {of}, trace {call.trace_id}): {why}")
 
     def _warn(self, problems: Sequence[str]) -> None:
-        if (now_s := time.monotonic()) - self._warned_s >= _SPELL_S:
+        if (now_s := clocks.awake_s()) - self._warned_s >= _SPELL_S:
             self._warned_s = now_s
             counts = {name: self.counts[name] for name in ("unmatched", "malformed", "taken")}
             self._log.warning("tool calls left out", first=problems[0], **counts)
