@@ -1,4 +1,4 @@
-"""Real agents through the real gate, in one table: whose their turns are, whose sub-agents, their tools, their ends.
+"""Real agents through the real gate, in one table: whose turns they are, their parents, tools and ends.
 
 The model is a double that says what a script tells it to. All else is real: `penstock gate` with Envoy, daemon and
 bus, the agents, and the spans that they send to the daemon over OTLP.
@@ -155,7 +155,10 @@ def test_an_agents_programs_parents_tools_and_ends(
     with ScriptedModel(agent.replies) as model:
         at = served(model)
         told = agent.told | {"message": BEGIN, "url": f"{at.gate}/v1", "workspace": str(tmp_path)}
-        spans = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": at.otlp, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+        spans = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": at.otlp,
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        }
         run_agent(python, agent.script, told, at.bus if agent.reports else "", **(spans if agent.spans else {}))
         heard = at.heard
         turns = len(model.requests)
@@ -172,7 +175,9 @@ def test_an_agents_programs_parents_tools_and_ends(
         assert tuple(sorted(calls)) == tuple(sorted(agent.calls))
         for reported, by_span in ((agent.spans, True), (agent.reports, False)):
             events = [event for event in heard.of(ToolEnded) if bool(event.told_after_ns) is by_span]
-            assert tuple(sorted((number[event.program_id], event.tool) for event in events)) == tuple(sorted(reported))
+            assert tuple(sorted((number[event.program_id], event.tool) for event in events)) == tuple(
+                sorted(reported)
+            )
             assert all(event.duration_ns > 0.2e9 for event in events if event.tool in ("sleep", "look"))
         assert {number[program] for program in ended(heard)} == set(agent.ends)
         metrics = page_of(f"{at.page}/metrics")

@@ -36,8 +36,8 @@ def openai_client() -> str:
             extra_body={"is_last_step": is_last},
         )
         messages.append(answer.choices[0].message.model_dump(exclude_none=True))
-        for call in answer.choices[0].message.tool_calls or ():
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": "nothing"})
+        calls = answer.choices[0].message.tool_calls or ()
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "nothing"} for call in calls]
     return str(messages[-1]["content"])
 
 
@@ -66,9 +66,8 @@ def langgraph() -> str:
     """Its thread is OpenInference's session."""
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
-    from langgraph.prebuilt import ToolNode
     from langgraph.graph import START, MessagesState, StateGraph
-    from langgraph.prebuilt import tools_condition
+    from langgraph.prebuilt import ToolNode, tools_condition
     from openinference.instrumentation.langchain import LangChainInstrumentor
 
     LangChainInstrumentor().instrument(tracer_provider=spans)
@@ -79,7 +78,9 @@ def langgraph() -> str:
         time.sleep(seconds)
         return "nothing"
 
-    model = ChatOpenAI(model="scripted", default_headers={"x-session-id": told["program"]}, **MODEL).bind_tools([look])
+    model = ChatOpenAI(model="scripted", default_headers={"x-session-id": told["program"]}, **MODEL).bind_tools(
+        [look]
+    )
     graph = StateGraph(MessagesState)
     graph.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
     graph.add_node("tools", ToolNode([look]))
