@@ -4,6 +4,7 @@ The model is a double that says what a script tells it to. All else is real: `pe
 bus, the agents, and the spans that they send to the daemon over OTLP.
 """
 
+import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from support.scripted_model import Reply, ScriptedModel
 
 from controlplane.core.model.events import ProgramArrived, ProgramEnded, ReplyRead, ToolEnded, TurnEnded
 from controlplane.daemon.otlp.receiver import OUTCOMES
+from controlplane.gate.identity import identify
 from controlplane.transport.endpoint import read_endpoint
 
 BEGIN = "please begin"
@@ -185,6 +187,19 @@ def test_an_agents_programs_parents_tools_and_ends(
         told_of = re.findall(r'penstock_otlp_tool_spans_total\{outcome="(\w+)"\} (\d+)', metrics)
         assert {outcome: int(count) for outcome, count in told_of} == counts
         assert 'penstock_tools{state="active"} 0.0' in metrics
+
+
+SENT = Path(__file__).parent / "harnesses" / "python.jsonl"
+NAMES = {"openai": "run-1", "OpenHands": "00000000-0000-4000-8000-000000000000"}  # the others name nobody
+
+
+def test_what_they_send_by_themselves_names_them_or_nobody() -> None:
+    """Captures of their requests without their words, which are read wherever the agents are not."""
+    for request in map(json.loads, SENT.read_text().splitlines()):
+        headers = [(name.encode(), value.encode()) for name, value in request["headers"].items()]
+        identity = identify(headers, request["body"])
+        assert identity.anonymous is (request["harness"] not in NAMES)
+        assert identity.anonymous or identity.program_id == NAMES[request["harness"]]
 
 
 def ended(heard: Heard) -> list[str]:
