@@ -10,6 +10,7 @@ from controlplane.core.scheduling.controller import Controller
 from controlplane.core.scheduling.rules_and_state import ControlRules
 from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.telemetry import Telemetry
+from controlplane.daemon.otlp.receiver import OUTCOMES
 from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.reload import Reloader
 from controlplane.daemon.process.tasks import Failure
@@ -57,6 +58,7 @@ def exposed_example() -> bytes:
         engines=engines,
         journal=journal,
         sums=lambda: sums,
+        spans=dict.fromkeys(OUTCOMES, 1),
     )
     pool = ev.PoolSampled(publisher="local/engine-30000/1", sequence=1, total_blocks=1, free_blocks=1)
     pipeline.controller.receive(pool, 1)

@@ -10,7 +10,15 @@ A preset gives the six policies; a section of the policy's kind overrides its pa
 """
 
 from controlplane.config.changes import Change, changes, keep_until_restart
-from controlplane.config.model import DEFAULT_HTTP, ENVIRONMENT, ApiConfig, Config, HostConfig, TelemetryConfig
+from controlplane.config.model import (
+    DEFAULT_HTTP,
+    ENVIRONMENT,
+    ApiConfig,
+    Config,
+    HostConfig,
+    OtlpConfig,
+    TelemetryConfig,
+)
 from controlplane.config.parse import parse
 from controlplane.config.settings import overridden, parse_setting, promoted
 from controlplane.config.show import show, template
@@ -23,6 +31,7 @@ __all__ = [
     "Change",
     "Config",
     "HostConfig",
+    "OtlpConfig",
     "Resolved",
     "Source",
     "TelemetryConfig",

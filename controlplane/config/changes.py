@@ -17,6 +17,7 @@ UNTIL_RESTART = (
     "api",
     "http",
     "telemetry",
+    "otlp",
     "fleet",
 )
 

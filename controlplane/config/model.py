@@ -91,6 +91,19 @@ class TelemetryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpConfig:
+    """Where instrumented agents send spans of their tool calls. Whoever reaches it can tell how long tools took."""
+
+    http: str = "off"  # HOST:PORT at which OTLP over HTTP is taken, usually 127.0.0.1:4318; or off
+    grpc: str = "off"  # HOST:PORT at which OTLP over gRPC is taken, usually 127.0.0.1:4317; or off
+
+    def __post_init__(self) -> None:
+        for name in ("http", "grpc"):
+            if (text := getattr(self, name)) != "off" and not _is_host_and_port(text):
+                raise ConfigError(f"expected HOST:PORT or off, got {text!r}", field=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesConfig:
     """A fleet inside Kubernetes, which reads and writes EndpointSlices of its own namespace."""
 
@@ -177,6 +190,7 @@ class Config:
     api: ApiConfig = field(default_factory=ApiConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    otlp: OtlpConfig = field(default_factory=OtlpConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     shadow: ShadowConfig = field(default_factory=ShadowConfig)
     control: ControlRules = field(default_factory=ControlRules)

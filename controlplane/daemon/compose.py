@@ -18,6 +18,7 @@ from controlplane.daemon.api.grpc_server import GrpcServer
 from controlplane.daemon.api.http_server import HttpServer
 from controlplane.daemon.bus.connection import Bus
 from controlplane.daemon.bus.event_socket import EventSocket
+from controlplane.daemon.bus.hooks import Hooks
 from controlplane.daemon.bus.nats_server import EmbeddedNats
 from controlplane.daemon.daemon import Daemon
 from controlplane.daemon.observe.decision_log import DecisionLog
@@ -25,6 +26,9 @@ from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.regrets import Regrets
 from controlplane.daemon.observe.samples import Samples
 from controlplane.daemon.observe.telemetry import Telemetry
+from controlplane.daemon.otlp.programs import SpanPrograms
+from controlplane.daemon.otlp.receiver import SpanReceiver
+from controlplane.daemon.otlp.servers import OtlpServers
 from controlplane.daemon.process.disk import BackgroundFile, DiskWriter
 from controlplane.daemon.process.first_steps import greet
 from controlplane.daemon.process.instance_lock import instance_lock
@@ -109,6 +113,7 @@ async def attach_services(
     watch = HealthWatch(daemon.own, daemon.status, state_dir)
     ending.callback(tasks.start_soon(daemon.tasks.keep, "health", watch.keep).cancel)
     ending.callback(lambda: watch.look(is_last=daemon.ready.is_set()))
+    spans, otlp = _otlp(daemon, tasks, ending)
     telemetry = Telemetry(
         config.telemetry,
         config.node,
@@ -116,6 +121,7 @@ async def attach_services(
         engines=daemon.engines,
         journal=journal,
         sums=lambda: regrets.sums,
+        spans=spans.counts,
     )
     ending.push_async_callback(to_thread.run_sync, telemetry.close)
     is_default = config.http.listen == DEFAULT_HTTP
@@ -124,7 +130,7 @@ async def attach_services(
     server = GrpcServer(ControlApi(daemon, samples), config.api, control_path(config.node, state_dir))
     ending.push_async_callback(server.stop)
     await tasks.start(_obey_signals, daemon)
-    opening = partial(_open, daemon, [server, page], lambda: on_open(page.url) if on_open else None)
+    opening = partial(_open, daemon, [otlp, server, page], lambda: on_open(page.url) if on_open else None)
     ending.callback(tasks.start_soon(daemon.tasks.keep, "page and control API", opening).cancel)
 
 
@@ -137,6 +143,18 @@ async def shielded_exit_stack() -> AsyncIterator[contextlib.AsyncExitStack]:
     finally:
         with CancelScope(shield=True):
             await stack.aclose()
+
+
+def _otlp(daemon: Daemon, tasks: TaskGroup, ending: contextlib.AsyncExitStack) -> tuple[SpanReceiver, OtlpServers]:
+    """What takes spans of agents' tool calls, where that is configured."""
+    config, programs, hooks = daemon.config.otlp, SpanPrograms(lambda: daemon.controller.ledger), Hooks(daemon.bus)
+    receiver = SpanReceiver(programs, hooks.send)
+    servers = OtlpServers(receiver, config, lambda: daemon.bus.delivers)
+    if (config.http, config.grpc) != ("off", "off"):
+        daemon.pipeline.recorders.append(programs)
+        ending.callback(tasks.start_soon(daemon.tasks.keep, "spans", hooks.run).cancel)
+        ending.push_async_callback(servers.stop)
+    return receiver, servers
 
 
 def _regrets(daemon: Daemon) -> Regrets:
@@ -154,7 +172,9 @@ def _regrets(daemon: Daemon) -> Regrets:
     return regrets
 
 
-async def _open(daemon: Daemon, servers: list[GrpcServer | HttpServer], on_open: Callable[[], None]) -> None:
+async def _open(
+    daemon: Daemon, servers: list[OtlpServers | GrpcServer | HttpServer], on_open: Callable[[], None]
+) -> None:
     """Operators are let in once the daemon knows what was before it started; from then on its supervisor hears."""
     await daemon.ready.wait()
     try:

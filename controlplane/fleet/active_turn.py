@@ -105,7 +105,7 @@ class ActiveTurn:
             if not is_retried(self._status):
                 self._gate.reply_read(self.ticket, (), is_last=True)
         elif (tools := self._reply.called(self.ticket.program_id)) is not None:
-            self._gate.reply_read(self.ticket, tools)
+            self._gate.reply_read(self.ticket, tools, self._reply.calls)
 
 
 class AwaitingResponse:

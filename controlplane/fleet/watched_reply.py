@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from controlplane.core.model.events import CalledTool
 from controlplane.gate.replies import ReplyReader, ReplyTape
 from controlplane.gate.usage import Usage
 
@@ -32,6 +33,11 @@ class WatchedReply:
     def called(self, program_id: str) -> tuple[str, ...] | None:
         """The tools that it calls, in order; empty: it is finished; None: neither is proven."""
         return None if self._offers is None else self._reader.called(program_id, self._offers, self._tape)
+
+    @property
+    def calls(self) -> tuple[CalledTool, ...]:
+        """Its calls that have an id."""
+        return self._tape.calls
 
     @property
     def usage(self) -> Usage | None:

@@ -10,6 +10,7 @@ from controlplane.core.estimators.prompt_size import SIZE_FIELDS
 from controlplane.core.model.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
 from controlplane.core.model.errors import LocalEventError
 from controlplane.core.model.events import (
+    CalledTool,
     Event,
     OpenTurn,
     ProgramArrived,
@@ -181,8 +182,13 @@ class Gate:
         root_id = self._programs.root_id(program_id)
         return root_id if root_id != program_id else ""
 
-    def reply_read(self, ticket: Ticket, tools: Sequence[str], *, is_last: bool = False) -> None:
-        """Report which tools the turn's reply calls. ``is_last``: the client declared this turn its last."""
+    def reply_read(
+        self, ticket: Ticket, tools: Sequence[str], calls: Sequence[CalledTool] = (), *, is_last: bool = False
+    ) -> None:
+        """Report which tools the turn's reply calls, and ``calls`` by their ids.
+
+        ``is_last``: the client declared this turn its last.
+        """
         self._send(
             ReplyRead(
                 program_id=ticket.program_id,
@@ -190,6 +196,7 @@ class Gate:
                 tool=sanitize(tools[0]) if tools else "",  # a model may write anything
                 tool_calls=len(tools),
                 is_last=is_last,
+                calls=calls,
             ),
             False,
         )

@@ -217,7 +217,7 @@ class GateMiddleware:
             if not is_retried(tape.status):
                 self._gate.reply_read(ticket, (), is_last=True)
         elif (tools := self._reader.called(ticket.program_id, body, tape)) is not None:
-            self._gate.reply_read(ticket, tools)
+            self._gate.reply_read(ticket, tools, tape.calls)
 
     def _ticket(
         self, identity: Identity, headers: Headers, body: dict[str, Any], prompt: Prompt, body_bytes: int

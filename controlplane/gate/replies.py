@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from controlplane.core.model.events import CalledTool
+from controlplane.core.model.text import sanitize
 from controlplane.gate.reply_forms import Reply, form_of, stop_sequences
 from controlplane.gate.reply_stream import Documents
 from controlplane.gate.usage import Usage, usage_of
 from controlplane.tool_calls.calls import tools_called
 
 _MOST_PROGRAMS = 65_536
+_MOST_IDS = 64  # of one reply's calls
 _UNREADABLE = ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError
 
 
@@ -57,6 +60,14 @@ class ReplyTape:
     def reply(self) -> Reply | None:
         """What the reply says; None if it cannot be read, or was cut."""
         return self._reply if self._is_complete else None
+
+    @property
+    def calls(self) -> tuple[CalledTool, ...]:
+        """Its calls that have an id."""
+        calls = self.reply.calls if self.reply is not None else ()
+        return tuple(
+            CalledTool(call_id=sanitize(call.call_id), tool=sanitize(call.name)) for call in calls if call.call_id
+        )[:_MOST_IDS]
 
     @property
     def usage(self) -> Usage | None:

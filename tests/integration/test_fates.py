@@ -150,7 +150,7 @@ async def grants(bus: BusClient, number: int) -> None:
 @pytest.mark.asyncio
 async def test_each_task_raises_and_it_decides_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raising, ours = Raising(monkeypatch), FATES.keys() - OF_A_FLEET - OF_A_GATE
-    async with serving(tmp_path) as bus:
+    async with serving(tmp_path, **{"otlp.http": "127.0.0.1:0"}) as bus:
         await grants(bus, 1)
         await eventually(lambda: all(raising.raised[name] == len(ERRORS) for name in ours), what="all errors")
         await grants(bus, 2)

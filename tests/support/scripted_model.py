@@ -100,11 +100,16 @@ class ScriptedModel:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def do_GET(self) -> None:
+                self._answer(200 if self.path == "/health" else 404, {})
+
             def do_POST(self) -> None:
                 at_ns = time.monotonic_ns()
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                status, answer = model.answer(Request(headers=headers, body=body, at_ns=at_ns))
+                self._answer(*model.answer(Request(headers=headers, body=body, at_ns=at_ns)))
+
+            def _answer(self, status: int, answer: dict[str, Any]) -> None:
                 data = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")

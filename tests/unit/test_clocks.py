@@ -339,6 +339,7 @@ OTHER_CLOCKS = {
     "controlplane/daemon/bus/event_socket.py": "since when events may be lost, by whoever ran meanwhile",
     "controlplane/daemon/status/health_watch.py": "whether the wall clock was set, and how long ago something was",
     "controlplane/daemon/bus/hooks.py": "when events happened",
+    "controlplane/daemon/otlp/receiver.py": "for how long a span has been over",
     "controlplane/daemon/process/host_probe.py": "rates of the host, which ran",
     "controlplane/daemon/api/http_server.py": "the age of what it shows",
     "controlplane/daemon/shadow/estimates.py": "when it asks again",

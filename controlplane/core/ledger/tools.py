@@ -104,6 +104,9 @@ class Tools:
             self.programs.get_or_create(event.program_id, now_ns).tool_started_at_ns = now_ns
 
     def ended(self, event: ev.ToolEnded, now_ns: int) -> None:
+        if event.told_after_ns:
+            self._learn(event, self.programs.by_name.get(event.program_id))
+            return
         program = self.programs.get_or_create(event.program_id, now_ns)
         key = tool_key(event.program_id, event.call_id)
         call = self.calls.get(key)
@@ -113,10 +116,13 @@ class Tools:
             self.publishers.ended_early(key, "" if event.detached else event.publisher, now_ns, "tool call")
         waited_for_child = call is not None and call.delegates
         program.gap_delegates = program.gap_delegates or waited_for_child
-        crowded = self.is_crowded
+        if not waited_for_child:
+            self._learn(event, program)
         self.drop(key, now_ns)
-        if event.duration_ns > 0 and not program.quarantined and not waited_for_child:
-            self.programs.estimates.tool_ended(event.tool, event.duration_ns, crowded=crowded)
+
+    def _learn(self, event: ev.ToolEnded, program: Program | None) -> None:
+        if event.duration_ns > 0 and program is not None and not program.quarantined:
+            self.programs.estimates.tool_ended(event.tool, event.duration_ns, crowded=self.is_crowded)
 
     def environment_wanted(self, event: ev.EnvironmentWanted, now_ns: int) -> None:
         self.programs.get_or_create(event.program_id, now_ns)

@@ -194,13 +194,25 @@ class TurnEnded(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CalledTool:
+    """A tool call in a reply, by the id that its agent knows it by; ``tool`` is what it counts as."""
+
+    call_id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRead(ProgramEvent):
-    """Somebody read the turn's reply: the first tool that it calls (empty: none), and how many it calls."""
+    """Somebody read the turn's reply: the first tool that it calls (empty: none), and how many it calls.
+
+    ``calls``: those of them that have an id.
+    """
 
     turn_id: str
     tool: str = ""
     tool_calls: int = 0
     is_last: bool = False  # the client said with its request that this turn is the run's last
+    calls: Sequence[CalledTool] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,13 +243,18 @@ class ToolStarted(ProgramEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnded(ProgramEvent):
-    """The tool returned or failed. ``duration_ns`` is the publisher's, from start to end; 0 where it is unknown."""
+    """The tool returned or failed. ``duration_ns`` is the publisher's, from start to end; 0 where it is unknown.
+
+    ``told_after_ns`` above 0: the call is told of as a whole, as a span is, so long after its end. It opens and
+    closes nothing. The time is the difference of two wall clocks, which places the call on a time line alone.
+    """
 
     call_id: str
     tool: str
     duration_ns: int
     ok: bool = True
     detached: bool = False  # as of ``ToolStarted``: it may arrive before the start, which may be lost
+    told_after_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,8 @@ class HttpServer:
                 web.static("/page", _PAGE),
             ]
         )
-        listener = HttpListener("page", app, BOUNDS.within(_SHARE), self._log.warning, shutdown_timeout=0.5)
+        bounds, options = BOUNDS.within(_SHARE), {"shutdown_timeout": 0.5, "auto_decompress": False}
+        listener = HttpListener("page", app, bounds, self._log.warning, **options)
         try:
             await listener.start(host.strip("[]"), int(port))
         except OSError as error:

@@ -294,9 +294,9 @@ class Journal:
         call.started_ns = call.started_ns or now_ns
 
     def _tool_ended(self, event: ev.ToolEnded, now_ns: int) -> None:
-        call = self._call(event, now_ns)
-        call.started_ns = call.started_ns or now_ns - event.duration_ns
-        call.ended_ns, call.duration_ns, call.ok = now_ns, event.duration_ns, event.ok
+        call, ended_ns = self._call(event, now_ns), now_ns - event.told_after_ns
+        call.started_ns = call.started_ns or max(0, ended_ns - event.duration_ns)
+        call.ended_ns, call.duration_ns, call.ok = ended_ns, event.duration_ns, event.ok
         history = self.histories[event.program_id]
         history.open.pop(_tool_key(event.call_id), None)
         for view in self.views:

@@ -70,7 +70,12 @@ class Metrics(View):
     """The instruments of one daemon, of engines' ``tokens`` too."""
 
     def __init__(
-        self, meter: Meter, look: Look, controller: Callable[[], Controller], tokens: EngineTokens
+        self,
+        meter: Meter,
+        look: Look,
+        controller: Callable[[], Controller],
+        tokens: EngineTokens,
+        spans: Mapping[str, int] | None = None,
     ) -> None:
         self._controller = controller
         self._of_engines = tokens
@@ -85,6 +90,7 @@ class Metrics(View):
             ("turns", "", "ok", self._turns, "Turns that ended, by success"),
             ("tokens", "", "kind", self._tokens, "Tokens of turns: prompt, of these cached, and output"),
             ("hold_time", "s", "reason", self._hold_s, "Time that programs waited for a slot, by what bound"),
+            ("otlp.tool_spans", "", "outcome", spans or {}, "Tool calls that came over OTLP, by what they became"),
         ):
             by_label = [_counted(counts, label)]
             meter.create_observable_counter(f"penstock.{name}", by_label, unit=unit, description=description)

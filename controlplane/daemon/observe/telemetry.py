@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class Telemetry:
         engines: Callable[[], Iterable[EngineRow]],
         journal: Journal,
         sums: Callable[[], Sums] = Sums,
+        spans: Mapping[str, int] | None = None,
     ) -> None:
         resource = Resource.create(
             {"service.name": "penstock", "service.version": __version__, "service.instance.id": node}
@@ -58,7 +59,7 @@ class Telemetry:
             readers.append(_metrics_over_otlp(config))
         self._meters = [MeterProvider(metric_readers=readers, resource=resource)]
         meter = self._meters[0].get_meter("penstock")
-        journal.views.append(Metrics(meter, self._look, journal.controller, self._tokens))
+        journal.views.append(Metrics(meter, self._look, journal.controller, self._tokens, spans))
         make(meter, REGRET, lambda _: sums())
         if config.otlp_endpoint:  # Prometheus has the engines' without the SDK
             sent = MeterProvider([_metrics_over_otlp(config)], resource=resource, views=[WITH_ALL_ENGINES])

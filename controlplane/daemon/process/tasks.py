@@ -28,6 +28,7 @@ FATES = {
     "nats-server": 1.0,
     "page and control API": 5.0,  # and what the supervisor is told
     "hooks": 5.0,
+    "spans": 5.0,
     # Of a fleet's daemon:
     "picker": 1.0,
     "roster told": 1.0,

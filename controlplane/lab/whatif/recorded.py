@@ -217,6 +217,8 @@ class _Reader:
         tool.asked_ns = now_ns if tool.asked_ns < 0 else tool.asked_ns
 
     def _tool_ended(self, event: ev.ToolEnded, now_ns: int) -> None:
+        if event.told_after_ns:  # no decision knew of the call while it ran
+            return
         tool = self._tool(event, now_ns)
         tool.ended_ns = now_ns
         tool.started_ns = tool.started_ns if tool.started_ns >= 0 else now_ns - event.duration_ns

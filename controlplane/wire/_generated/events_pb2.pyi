@@ -606,6 +606,7 @@ class ReplyRead(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     TOOL_CALLS_FIELD_NUMBER: builtins.int
     IS_LAST_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     tool: builtins.str
@@ -614,6 +615,10 @@ class ReplyRead(google.protobuf.message.Message):
     """How many tools it calls."""
     is_last: builtins.bool
     """The client said with its request that this turn is the run's last."""
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CalledTool]:
+        """The calls whose ids the reply has."""
+
     def __init__(
         self,
         *,
@@ -622,10 +627,31 @@ class ReplyRead(google.protobuf.message.Message):
         tool: builtins.str = ...,
         tool_calls: builtins.int = ...,
         is_last: builtins.bool = ...,
+        calls: collections.abc.Iterable[global___CalledTool] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_last", b"is_last", "program_id", b"program_id", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calls", b"calls", "is_last", b"is_last", "program_id", b"program_id", "tool", b"tool", "tool_calls", b"tool_calls", "turn_id", b"turn_id"]) -> None: ...
 
 global___ReplyRead = ReplyRead
+
+@typing.final
+class CalledTool(google.protobuf.message.Message):
+    """A tool call in a reply."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: builtins.int
+    TOOL_FIELD_NUMBER: builtins.int
+    call_id: builtins.str
+    tool: builtins.str
+    def __init__(
+        self,
+        *,
+        call_id: builtins.str = ...,
+        tool: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "tool", b"tool"]) -> None: ...
+
+global___CalledTool = CalledTool
 
 @typing.final
 class ToolEnqueued(google.protobuf.message.Message):
@@ -714,6 +740,7 @@ class ToolEnded(google.protobuf.message.Message):
     DURATION_NS_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
     DETACHED_FIELD_NUMBER: builtins.int
+    TOLD_AFTER_NS_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     call_id: builtins.str
     tool: builtins.str
@@ -723,6 +750,8 @@ class ToolEnded(google.protobuf.message.Message):
     """The tool raised or timed out."""
     detached: builtins.bool
     """As of ToolStarted."""
+    told_after_ns: builtins.int
+    """Above 0: all of the call is told here, in nanoseconds after its end by the wall clocks of two processes."""
     def __init__(
         self,
         *,
@@ -732,8 +761,9 @@ class ToolEnded(google.protobuf.message.Message):
         duration_ns: builtins.int = ...,
         failed: builtins.bool = ...,
         detached: builtins.bool = ...,
+        told_after_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "detached", b"detached", "duration_ns", b"duration_ns", "failed", b"failed", "program_id", b"program_id", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "detached", b"detached", "duration_ns", b"duration_ns", "failed", b"failed", "program_id", b"program_id", "told_after_ns", b"told_after_ns", "tool", b"tool"]) -> None: ...
 
 global___ToolEnded = ToolEnded
 

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from hypothesis import strategies as st
 
 from controlplane.core.model.commands import COMMAND_TYPES, Command
-from controlplane.core.model.events import EVENT_TYPES, Event, Grant, OpenTool, OpenTurn, Pin, PublisherState
+from controlplane.core.model.events import EVENT_TYPES, Event
 from controlplane.core.model.text import sanitize
 
 names = st.text(min_size=1, max_size=20).map(sanitize)
@@ -33,8 +33,9 @@ def records(kind: type, **fixed: object) -> st.SearchStrategy[typing.Any]:
             drawn[field.name] = _SPECIAL[field.name]
         elif hints[field.name] is str:
             drawn[field.name] = names if field.default is MISSING else st.one_of(st.just(""), names)
-        elif hints[field.name] == Sequence[str]:
-            drawn[field.name] = st.lists(names, max_size=3).map(tuple)
+        elif typing.get_origin(hints[field.name]) is Sequence:
+            (item,) = typing.get_args(hints[field.name])
+            drawn[field.name] = st.lists(names if item is str else records(item), max_size=3).map(tuple)
         elif hints[field.name] is bool:
             drawn[field.name] = st.booleans()
         elif hints[field.name] is float:
@@ -44,28 +45,9 @@ def records(kind: type, **fixed: object) -> st.SearchStrategy[typing.Any]:
     return st.builds(kind, **drawn)
 
 
-def _states(**fixed: object) -> st.SearchStrategy[PublisherState]:
-    def some(strategy: st.SearchStrategy[typing.Any]) -> st.SearchStrategy[tuple[typing.Any, ...]]:
-        return st.lists(strategy, max_size=3).map(tuple)
-
-    return st.builds(
-        PublisherState,
-        **{name: st.just(value) for name, value in fixed.items()},
-        held_turns=some(records(OpenTurn)),
-        open_turns=some(records(OpenTurn)),
-        open_tools=some(records(OpenTool)),
-        grants=some(records(Grant)),
-        pins=some(records(Pin)),
-        role=st.one_of(st.just(""), names),
-        part=counts,
-        more=st.booleans(),
-    )
-
-
 def events(**fixed: object) -> st.SearchStrategy[Event]:
     """Any event."""
-    kinds = [kind for kind in EVENT_TYPES if kind is not PublisherState]
-    return st.one_of(_states(**fixed), *(records(kind, **fixed) for kind in kinds))
+    return st.one_of(*(records(kind, **fixed) for kind in EVENT_TYPES))
 
 
 def commands() -> st.SearchStrategy[Command]:
