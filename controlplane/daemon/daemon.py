@@ -523,6 +523,7 @@ class Daemon:
                 end_interval_ns=round(self.controller.ledger.estimates.departures.each_ns),
                 retain_most_ns=seconds(self.config.control.hints.retain_most_s),
                 host_tier=self.controller.pressure.host_total_blocks > 0,
+                engine_obeys=any(not pool.reason for pool in self.controller.ledger.engines.pools.values()),
                 engine_policies=EnginePolicies(priority=policies.priority, memory=policies.memory).dumps(),
             )
             if self.bus.delivers and not self._is_behind and self.is_leader and self._decides:

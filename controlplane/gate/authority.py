@@ -33,6 +33,7 @@ class Authority:
         self.end_interval_ns = 0  # by its last word, from one program's end to the next; 0: not known
         self.retain_most_ns = 0  # by its last word, for so long a client may have its context kept
         self.host_tier = False  # by its last word, contexts can be moved below the device
+        self.engine_obeys = False  # by its last word, some engine keeps and frees contexts as it is told
         self.boot_id = ""
         self.last_beat_ns: int | None = None
         self._limits = limits
@@ -64,11 +65,14 @@ class Authority:
         self.draining, self.slots_for_children = beat.draining, beat.slots_for_children
         self.end_interval_ns = beat.end_interval_ns
         self.retain_most_ns, self.host_tier = beat.retain_most_ns, beat.host_tier
+        self.engine_obeys = beat.engine_obeys
         return fresh
 
     def bounds(self, now_ns: int) -> Bounds:
         """What of clients' ``kv_hints`` is granted, by the daemon's last word."""
-        refusal = "" if self.mode(now_ns) is Mode.GOVERNED else "no daemon decides here now"
+        refusal = "" if self.engine_obeys else "no engine here keeps or frees contexts as it is told"
+        if self.mode(now_ns) is not Mode.GOVERNED:
+            refusal = "no daemon decides here now"
         return Bounds(retain_most_ns=self.retain_most_ns, host_tier=self.host_tier, refusal=refusal)
 
     def mode(self, now_ns: int) -> Mode:

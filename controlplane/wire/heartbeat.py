@@ -19,7 +19,8 @@ class Heartbeat:
     daemon asked everybody for what the stream may have lost in ``lost_ns`` before that; 0: it did not ask yet.
     ``fence`` is the lease by which it serves, where several daemons may; leases only grow. ``slots_for_children``:
     sub-agents ask for slots of their own. ``end_interval_ns``: from a program's end to the next while others wait.
-    ``retain_most_ns``: clients may have contexts kept for so long. ``host_tier``: there is memory below the device.
+    ``retain_most_ns``: clients may have contexts kept for so long. ``host_tier``: there is memory below the device;
+    ``engine_obeys``: some engine keeps, moves and frees contexts as it is told.
     """
 
     node: str
@@ -37,6 +38,7 @@ class Heartbeat:
     end_interval_ns: int = 0
     retain_most_ns: int = 0
     host_tier: bool = False
+    engine_obeys: bool = False
 
 
 _FIELDS = tuple(field.name for field in fields(Heartbeat))

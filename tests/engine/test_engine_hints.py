@@ -40,6 +40,7 @@ def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
     name = f"hinted-{seed}"
 
     async def story(scene: Scene) -> None:
+        await first_turn(scene, f"before-{seed}", seed=seed + 100)  # by now the gate knows what its engine does
         messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
         reply = await scene.chat(name, messages, **asked)
         assert reply.status == 200

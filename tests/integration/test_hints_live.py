@@ -47,8 +47,14 @@ async def test_a_hint_is_answered_and_explained_and_what_ends_is_freed(
     daemon: DaemonProcess, nats_server: Any
 ) -> None:
     async with governed_double(nats_server.url) as (client, _, bus):
-        told = await turn(client, "kept", kv_hints={"message_id": "m", "actions": [RETAIN]})
-        (answer,) = json.loads(told["x-penstock-kv-hints"])["actions"]
+
+        async def granted() -> Any:
+            """Once the gate has heard that an engine keeps contexts."""
+            told = await turn(client, "kept", kv_hints={"message_id": "m", "actions": [RETAIN]})
+            (answer,) = json.loads(told["x-penstock-kv-hints"])["actions"]
+            return answer if answer["outcome"] != "rejected" else None
+
+        answer = await eventually(granted, what="a receipt", timeout_s=60)
         assert (answer["outcome"], answer["ttl_seconds"]) == ("clipped", 60)
         pin = await bus.hears(lambda command: isinstance(command, Retain), "a pin")
         assert pin.ttl_ns <= 60e9

@@ -1450,6 +1450,7 @@ class Heartbeat(google.protobuf.message.Message):
     END_INTERVAL_NS_FIELD_NUMBER: builtins.int
     RETAIN_MOST_NS_FIELD_NUMBER: builtins.int
     HOST_TIER_FIELD_NUMBER: builtins.int
+    ENGINE_OBEYS_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     """Changes with every start of the daemon."""
@@ -1479,6 +1480,8 @@ class Heartbeat(google.protobuf.message.Message):
     """Nanoseconds for which a client may have its context kept; 0: it may not."""
     host_tier: builtins.bool
     """There is memory below the device to which contexts can be moved."""
+    engine_obeys: builtins.bool
+    """Some engine keeps, moves and frees contexts as it is told."""
     def __init__(
         self,
         *,
@@ -1497,7 +1500,8 @@ class Heartbeat(google.protobuf.message.Message):
         end_interval_ns: builtins.int = ...,
         retain_most_ns: builtins.int = ...,
         host_tier: builtins.bool = ...,
+        engine_obeys: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "end_interval_ns", b"end_interval_ns", "engine_policies", b"engine_policies", "fence", b"fence", "host_tier", b"host_tier", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "retain_most_ns", b"retain_most_ns", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["asked_ago_ns", b"asked_ago_ns", "boot_id", b"boot_id", "command_id", b"command_id", "draining", b"draining", "end_interval_ns", b"end_interval_ns", "engine_obeys", b"engine_obeys", "engine_policies", b"engine_policies", "fence", b"fence", "host_tier", b"host_tier", "lease_ttl_ns", b"lease_ttl_ns", "limit", b"limit", "lost_ns", b"lost_ns", "node", b"node", "retain_most_ns", b"retain_most_ns", "slots_for_children", b"slots_for_children", "window", b"window"]) -> None: ...
 
 global___Heartbeat = Heartbeat

@@ -50,7 +50,9 @@ class Scene:
         self.driver.pool()
         self.bench = Bench(governed=False)
         self.bench.gate.hints.higher_first = higher_first
-        self.bench.gate.on_heartbeat(Beat(retain_most_ns=seconds(rules.retain_most_s), host_tier=True))
+        self.bench.gate.on_heartbeat(
+            Beat(retain_most_ns=seconds(rules.retain_most_s), host_tier=True, engine_obeys=True)
+        )
         self.commands: list[cmd.Command] = []
         self.heard = 0
 
@@ -316,13 +318,19 @@ async def test_a_prefetch_brings_back_what_lies_below_while_its_turn_waits_and_t
 
 
 @pytest.mark.parametrize(
-    ("governed", "body", "why"),
-    [(False, {}, "no daemon decides here now"), (True, {"program_id": ""}, "the request names no program")],
+    ("governed", "obeys", "body", "why"),
+    [
+        (False, False, {}, "no daemon decides here now"),
+        (True, False, {}, "no engine here keeps or frees contexts as it is told"),
+        (True, True, {"program_id": ""}, "the request names no program"),
+    ],
 )
-async def test_what_nobody_carries_out_is_rejected(governed: bool, body: dict[str, Any], why: str) -> None:
-    bench = Bench(governed=governed)
+async def test_what_nobody_carries_out_is_rejected(
+    governed: bool, obeys: bool, body: dict[str, Any], why: str
+) -> None:
+    bench = Bench(governed=False)
     if governed:
-        bench.gate.on_command(cmd.SetWindow(limit=0, window=0))
+        bench.gate.on_heartbeat(Beat(engine_obeys=obeys))
     exchange = bench.request(CHAT | body | {"kv_hints": {"actions": [action("kv.deref")]}})
     for _ in range(20):
         await asyncio.sleep(0)

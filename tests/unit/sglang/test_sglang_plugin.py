@@ -199,6 +199,17 @@ async def test_a_probe_serves_its_health_and_nothing_else(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("lower_first", [False, True])
+async def test_of_priorities_the_higher_goes_first_unless_sglang_is_told_otherwise(
+    sglang: SglangDouble, lower_first: bool
+) -> None:
+    side, app, _ = started(sglang)
+    sglang.app.server_args.schedule_low_priority_values_first = lower_first
+    await health(app)
+    assert side.gate.hints.higher_first is not lower_first
+
+
+@pytest.mark.asyncio
 async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
     side, app, sent = started(sglang)
     await health(app)

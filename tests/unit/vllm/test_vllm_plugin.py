@@ -178,6 +178,8 @@ def test_the_gate_is_passive_where_the_schedulers_process_is(
     assert why(app, monkeypatch, {"passive_because": "its own"}) == "its own"
     assert "tells nothing" in why(app, monkeypatch, None)
     assert why(app, monkeypatch, {"passive_because": ""}) == ""
+    side = app.user_middleware[0].options["on_loop"].__self__
+    assert side.gate.hints.higher_first is False, "of priorities the lower goes first in vLLM"
 
 
 @pytest.mark.parametrize(
