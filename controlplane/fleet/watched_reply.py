@@ -34,6 +34,11 @@ class WatchedReply:
         return None if self._offers is None else self._reader.called(program_id, self._offers, self._tape)
 
     @property
+    def response_id(self) -> str:
+        """The id that OpenAI's Responses give it; empty where it has none."""
+        return self._tape.response_id
+
+    @property
     def usage(self) -> Usage | None:
         """What it has said of its size so far; None if nothing."""
         return self._tape.usage

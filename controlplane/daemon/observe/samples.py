@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 from anyio import sleep
 
-from controlplane.core.estimators.prompt_size import ANONYMOUS
+from controlplane.core.estimators.prompt_size import UNNAMED
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.daemon.observe.journal import History, Turn, View
 from controlplane.daemon.status.status import Status
@@ -60,7 +60,7 @@ class Samples(View):
             return
         counts = self._counts
         counts["turns"] += 1
-        counts["anonymous_turns"] += history.program_id.startswith(ANONYMOUS)
+        counts["anonymous_turns"] += history.program_id.startswith(UNNAMED)
         counts["prompt_tokens"] += turn.prompt_tokens
         counts["cached_tokens"] += turn.cached_tokens
         counts["output_tokens"] += turn.output_tokens
