@@ -2,7 +2,7 @@
 
 A chat's next request begins with the messages of the one before. What goes on with a context that is known belongs
 to that context's program. Who names nobody is told apart by that alone. A session's id is believed until contexts
-refute it (docs/adr/0065):
+refute it (docs/adr/0021):
 
 - a context that goes on with none is the program's own, rewritten, if none of the program's turns is open;
 - a request without tools, of another kind than its program and no larger, is an *aside*, as for a title;

@@ -326,7 +326,7 @@ RULES = (
         "turns_unnamed",
         NOTE,
         _turns_unnamed,
-        "have clients send an id of each run, as x-penstock-program-id: what has none is known by its prompts alone",
+        "have clients send an id of each run, as x-penstock-program-id: else only its prompts tell whose a turn is",
     ),
     Rule("restart_needed", NOTE, lambda s: ", ".join(s.config.until_restart), "restart the daemon to apply these"),
     Rule(
