@@ -1,4 +1,4 @@
-"""Make the environments of the agent tests: OpenHands and other agent frameworks, beside this checkout of Penstock.
+"""Make the environments of the agent tests: OpenHands, other agent frameworks, harnesses of the command line.
 
 Prints each environment's path; progress goes to the standard error. It takes some two minutes and a GB the first
 time; later calls find them complete, and make them anew only when their requirements changed. They lie below
@@ -19,6 +19,8 @@ from environments import Problem, base_python, cache, lock, note, read, run, ste
 
 ROOT = Path(__file__).resolve().parents[1]
 SETS = {"openhands": "openhands.sdk, openhands.tools, minisweagent", "others": "agents, langgraph, mcp"}
+HARNESSES = "harnesses"  # of the command line, from npm: where there is none, neither are they
+ALL = (*SETS, *([HARNESSES] if shutil.which("npm") else []))
 PYTHON_VERSION = (3, 12)
 NEEDED_BYTES = 2 << 30
 STAMP = "penstock-agent-env"  # the digest, once the environment is complete
@@ -26,7 +28,8 @@ STAMP = "penstock-agent-env"  # the digest, once the environment is complete
 
 def requirements(name: str) -> Path:
     """What is in the set of that name."""
-    return ROOT / "tests" / "agents" / f"requirements-{name}.txt"
+    file = "package.json" if name == HARNESSES else f"requirements-{name}.txt"
+    return ROOT / "tests" / "agents" / file
 
 
 def digest(name: str) -> str:
@@ -42,7 +45,7 @@ def path(name: str) -> Path:
 
 def is_complete(name: str) -> bool:
     """Whether it was made from today's requirements."""
-    return read(path(name) / STAMP) == digest(name) and (path(name) / "bin" / "python").exists()
+    return read(path(name) / STAMP) == digest(name)
 
 
 def make(name: str) -> None:
@@ -58,29 +61,40 @@ def make(name: str) -> None:
                 f"{place.parent} has {free >> 20} MiB free, and the environment needs {NEEDED_BYTES >> 20}"
             )
         began = time.monotonic()
-        note(f"agent frameworks ({name}): making {place}")
+        note(f"agents ({name}): making {place}")
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        python = str(place / "bin" / "python")
-        run([base_python(PYTHON_VERSION, "OpenHands"), "-m", "venv", str(place)], place)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        step("frameworks", lambda: run([*pip, "--requirement", str(requirements(name))], place))
-        step("Penstock", lambda: run([*pip, "--editable", str(ROOT)], place))
-        # LiteLLM looks for its prices on the network in a thread, which breaks the import where there is none.
-        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        step("a first import", lambda: run([python, "-c", f"import {SETS[name]}"], place))
+        (_harnesses if name == HARNESSES else _frameworks)(name, place)
         (place / STAMP).write_text(digest(name))
         note(f"ready after {time.monotonic() - began:.0f} s")
+
+
+def _frameworks(name: str, place: Path) -> None:
+    python = str(place / "bin" / "python")
+    run([base_python(PYTHON_VERSION, "OpenHands"), "-m", "venv", str(place)], place)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    step("frameworks", lambda: run([*pip, "--requirement", str(requirements(name))], place))
+    step("Penstock", lambda: run([*pip, "--editable", str(ROOT)], place))
+    # LiteLLM looks for its prices on the network in a thread, which breaks the import where there is none.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    step("a first import", lambda: run([python, "-c", f"import {SETS[name]}"], place))
+
+
+def _harnesses(name: str, place: Path) -> None:
+    shutil.copy(requirements(name), place)
+    step("harnesses", lambda: run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"], place))
+    for script in ("opencode-ai/postinstall.mjs", "@anthropic-ai/claude-code/install.cjs"):  # each fetches nothing
+        step(script, lambda script=script: run(["node", f"node_modules/{script}"], place))  # type: ignore[misc]
 
 
 def main() -> int:
     """Make the environments and print their paths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", default=list(SETS), help=f"which: {', '.join(SETS)}; default: all")
+    parser.add_argument("sets", nargs="*", default=ALL, help=f"which: {', '.join(ALL)}; default: all")
     parser.add_argument("--check", action="store_true", help="make nothing; exit with 1 if one is not up to date")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.sets if name not in SETS]:
-        parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(SETS)}")
+    if unknown := [name for name in arguments.sets if name not in ALL]:
+        parser.error(f"no such set: {', '.join(unknown)}; there are {', '.join(ALL)}")
     for name in arguments.sets:
         if arguments.check and not is_complete(name):
             note(f"{path(name)} is not there or not up to date")

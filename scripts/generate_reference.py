@@ -19,6 +19,7 @@ import typer
 from metrics_example import exposed_example
 from prometheus_client.parser import text_string_to_metric_families
 from reference_words import (
+    CLIENTS_PAGE,
     CONTROL_PAGE,
     DEADLINES_WORDS,
     HINTS_PAGE,
@@ -43,6 +44,7 @@ from controlplane.core.model.types import Status
 from controlplane.core.policies.presets import POLICIES, PRESETS, policy_name
 from controlplane.daemon.observe import journal, timeline_view
 from controlplane.daemon.observe.critical_path import PathSegment
+from controlplane.gate.carriers import CARRIERS, Names
 from controlplane.gate.hints import DEADLINES, UNREAD, WISHES
 from controlplane.gate.identity import FAIRNESS_HEADERS
 from controlplane.gate.kv_hints import ACTIONS
@@ -485,7 +487,31 @@ def _option(parameter: Any) -> list[str] | None:
     return [name, shown, " ".join((parameter.help or "").split())]
 
 
+# Clients
+
+
+def clients() -> str:
+    """In what each client names its session and its parent, the strongest first."""
+    rows = [
+        [
+            carrier.client,
+            {Names.SESSION: "a session", Names.HINT: "a hint", Names.AGENT: "an agent"}[carrier.names],
+            _places(carrier.headers, carrier.fields),
+            _places(carrier.parent_headers, carrier.parent_fields),
+        ]
+        for carrier in CARRIERS
+    ]
+    head = ("client", "stands for", "header, or field of the body", "its parent's")
+    return "\n".join([_EDIT, "# How clients name their programs", "", *CLIENTS_PAGE, "", *table(head, rows), ""])
+
+
+def _places(headers: Sequence[str], fields: Sequence[str]) -> str:
+    bodies = ["body " + ", ".join(f"`{path}`" for path in fields)] * bool(fields)
+    return "; ".join([", ".join(f"`{header}`" for header in headers)] * bool(headers) + bodies)
+
+
 PAGES = {
+    "clients.md": clients,
     "configuration.md": configuration,
     "events-and-commands.md": events_and_commands,
     "client-hints.md": client_hints,

@@ -16,7 +16,7 @@ PUBLISHERS = {
     "ToolEnqueued": "tool runtime",
     "ToolStarted": "tool runtime",
     "ToolEnded": "tool runtime",
-    "ProgramEnded": "tool runtime; gate (for a request without identity)",
+    "ProgramEnded": "tool runtime; gate (for a program of one turn)",
     "PoolSampled": "engine",
     "ContextMoved": "engine (SGLang with HiCache)",
     "PinReclaimed": "engine",
@@ -68,6 +68,16 @@ DEADLINES_WORDS = (
     "first once that time nears. What has begun is never refused for waiting. The shortest of these counts:",
 )
 
+CLIENTS_PAGE = (
+    "Sessions come first, then hints, each in this order, the headers of all before the fields of all.",
+    "[What an id is believed](subjects-and-files.md#ids-and-contexts) depends on what it stands for.",
+    "",
+    "Codex' sub-agents are children within the session that `session-id` names. With `x-claude-code-agent-id` a",
+    "session's request is its sub-agent's, the program `SESSION/AGENT`, a child of the session or of",
+    "`x-claude-code-parent-agent-id`; Claude Code's field `metadata.user_id` contains its session, too. OpenCode",
+    "sends `x-session-id` to most servers. mini-swe-agent, openai-agents and LangGraph send nothing:",
+    "[their adapters](../how-to/attach-an-agent.md) add `x-penstock-program-id`.",
+)
 CONTROL_PAGE = (
     "This is what an operator, or an operator's program, may ask of a daemon: the gRPC service",
     "`penstock.v1.Control` of [`proto/penstock/v1/control.proto`](../../proto/penstock/v1/control.proto). The",

@@ -106,6 +106,7 @@ async def attach_services(
         journal.views.append(log)
     regrets.on_verdict.append(journal.verdict)
     samples = Samples(daemon.status)
+    daemon.own.named = samples.named
     journal.views.append(samples)
     ending.callback(tasks.start_soon(daemon.tasks.keep, "samples", samples.keep).cancel)
     daemon.pipeline.recorders += [journal, regrets]  # a decision stands before its verdict

@@ -21,7 +21,6 @@ from controlplane.fleet.picker_context import PickerContext, PickerCounters
 from controlplane.fleet.request_stream import RequestStream
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.fleet.watchdog import Watchdog
-from controlplane.gate.continuity import Continuity
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.gate import Gate
 from controlplane.gate.limits import GateLimits
@@ -64,7 +63,6 @@ class PickerServer:
         turns: Turns,
         name: str,
         paths: Iterable[str] = GATED_PATHS,
-        continuity: Continuity | None = None,
         now_ns: Callable[[], int] = clocks.awake_ns,
         patience_s: float = 3.0,
         credentials: grpc.ServerCredentials | None = None,
@@ -79,7 +77,6 @@ class PickerServer:
             turns=turns,
             paths=frozenset(paths),
             now_ns=now_ns,
-            continuity=continuity,
             health=health_page,
             engine_api=engine_api,
             names_in_request_id=names_in_request_id,

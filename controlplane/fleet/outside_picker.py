@@ -31,7 +31,7 @@ from controlplane.fleet.outside import GateOptions
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster, Standing
 from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_of
-from controlplane.gate import GATED_PATHS, MORE_PATHS, Continuity, GateLimits
+from controlplane.gate import GATED_PATHS, MORE_PATHS, GateLimits
 from controlplane.gate.authority import Mode
 from controlplane.gate.hints import ENGINES_PRIORITY
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
@@ -85,7 +85,6 @@ class OutsidePicker:
             roster=self.roster,
             turns=self.pluginless,
             name=f"{options.node}-gate",
-            continuity=Continuity(),
             health_page=self.health,
             engine_api=self.pluginless.api_of,
             names_in_request_id=self._names_in_request_id,

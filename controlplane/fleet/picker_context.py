@@ -43,7 +43,6 @@ class PickerContext:
     turns: Turns
     paths: frozenset[str]
     now_ns: Callable[[], int]
-    continuity: Continuity | None = None
     names_in_request_id: Callable[[], bool] = lambda: False
     engine_api: Callable[[Engine], EngineApi | None] = lambda engine: None
     health: Callable[[], object] | None = None  # what the health page shows; None: engines have their own
@@ -51,6 +50,7 @@ class PickerContext:
     awaiting: AwaitingResponse = field(default_factory=AwaitingResponse)
     bodies: Bodies = field(init=False)
     contexts: Contexts = field(default_factory=Contexts)
+    continuity: Continuity = field(default_factory=Continuity)
     replies: ReplyReader = field(default_factory=ReplyReader)
     holding: "set[RequestStream]" = field(default_factory=set)
     undecided: int = 0  # requests that have no answer yet, the held ones among them

@@ -20,6 +20,7 @@ from controlplane.fleet.watched_reply import WatchedReply
 from controlplane.gate.asgi import ClientGone, Message
 from controlplane.gate.bodies import BodyRefused, json_object, with_fields
 from controlplane.gate.contexts import measured
+from controlplane.gate.continuity import TurnOfContext
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.engine_api import EngineApi
@@ -75,7 +76,7 @@ class RequestStream:
         self._is_last = False
         self._prompt: Prompt | None = None  # of a program with a name
         self._reply: WatchedReply  # from when it is known to be a turn
-        self._continued = ""
+        self._in_context: TurnOfContext | None = None
         self._body_read = False
         self._body = b""  # a body that is to be sent back, or that fields may be set in
         self._at_engine: EngineTurn | None = None
@@ -119,7 +120,7 @@ class RequestStream:
             if self._turn is not None:
                 self._turn.over(cut=True)
             elif not self._is_awaiting:
-                self._leave_conversation()
+                self._leave_context()
 
     def move_on(self) -> None:
         """End a held stream so that Envoy asks another picker."""
@@ -217,14 +218,13 @@ class RequestStream:
         body, size = found
         identity = self._picker.gate.tenants.identify(request.headers, body)
         prompt = await measured(body, size)
-        if identity.anonymous and self._picker.continuity is not None:
-            identity = self._picker.continuity.name(identity, body, prompt)
-            self._continued = identity.program_id
+        identity, self._in_context = self._picker.continuity.name(identity, body, prompt)
+        identity = self._picker.gate.tenants.scope(identity)
         self._is_last = is_last(request.headers, body)
-        if not (self._is_last or identity.anonymous):
+        if not (self._is_last or identity.is_one_turn):
             self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
         ticket = self._ticket_for(request, identity, body, self._picker.contexts.size(identity, prompt), size)
-        if not identity.anonymous:
+        if not identity.is_one_turn:
             self._prompt = prompt
         return ticket
 
@@ -347,12 +347,11 @@ class RequestStream:
     def _afterwards(self) -> None:
         if self._at_engine is not None:
             self._at_engine.end()
-        self._leave_conversation()
+        self._leave_context()
 
-    def _leave_conversation(self) -> None:
-        continued, self._continued = self._continued, ""
-        if continued and self._picker.continuity is not None:
-            self._picker.continuity.left(continued)
+    def _leave_context(self) -> None:
+        if self._in_context is not None:
+            self._in_context.over(self._reply.response_id)
 
     def _no_engine(self, ticket: Ticket, hold_ns: int) -> Refused:
         status = HTTPStatus.SERVICE_UNAVAILABLE

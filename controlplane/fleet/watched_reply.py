@@ -40,6 +40,11 @@ class WatchedReply:
         return self._tape.calls
 
     @property
+    def response_id(self) -> str:
+        """The id that OpenAI's Responses give it; empty where it has none."""
+        return self._tape.response_id
+
+    @property
     def usage(self) -> Usage | None:
         """What it has said of its size so far; None if nothing."""
         return self._tape.usage

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from controlplane.gate.sizing import without_billing
+
 _INSTRUCTIONS = 64  # characters
 _DIGEST = 8  # likewise
 
@@ -38,7 +40,7 @@ def _tool_names(tools: object) -> list[str]:
 def _instructions(body: Mapping[str, Any]) -> str:
     """The agent's instructions before its task, wherever the API has them."""
     for name in ("instructions", "system"):
-        if text := _text(body.get(name)):
+        if text := _text(without_billing(body.get(name))):
             return text
     messages = body.get("messages", body.get("input"))
     first = messages[0] if isinstance(messages, list) and messages else None

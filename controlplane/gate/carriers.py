@@ -4,6 +4,15 @@ The names are those that clients send by themselves. A row is as good as its sou
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Names(StrEnum):
+    """What a client's id stands for: how far it is believed where contexts say otherwise (``continuity.py``)."""
+
+    SESSION = "session"  # one conversation, which the client itself made the id for
+    HINT = "hint"  # a conversation, or one request, or all of an application: only contexts tell
+    AGENT = "agent"  # all conversations of one agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +24,7 @@ class Carrier:
     """
 
     client: str
+    names: Names = Names.SESSION
     headers: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     parent_headers: tuple[str, ...] = ()
@@ -60,8 +70,16 @@ CARRIERS = (
     Carrier(client="several", headers=("x-conversation-id", "x-session-affinity"), fields=("metadata.session_id",)),
     Carrier(client="Helicone", headers=("helicone-session-id",)),
     Carrier(client="several", headers=("session-id", "session_id", "conversation_id"), fields=("conversation_id",)),
-    Carrier(client="OpenAI's Responses", fields=("conversation.id", "conversation", "prompt_cache_key")),
+    Carrier(client="OpenTelemetry's GenAI attributes", headers=("gen_ai.conversation.id",)),
+    Carrier(client="OpenAI's Responses", fields=("conversation.id", "conversation")),
     Carrier(client="Continuum's clients", fields=("job_id",)),
+    Carrier(
+        client="OpenAI's cache hint, gateways' correlation ids",
+        names=Names.HINT,
+        headers=("x-correlation-id",),
+        fields=("prompt_cache_key",),
+    ),
+    Carrier(client="OpenTelemetry's GenAI attributes", names=Names.AGENT, headers=("gen_ai.agent.id",)),
 )
 
 HEADERS = tuple(header for each in CARRIERS for header in each.headers)
@@ -70,3 +88,6 @@ PARENT_HEADERS = tuple(header for each in CARRIERS for header in each.parent_hea
 PARENT_FIELDS = tuple(path for each in CARRIERS for path in each.parent_fields)
 SHARED = {header: each.shared for each in CARRIERS if each.shared for header in each.headers}
 """By header that names a program: the one that names its session."""
+STANDS_FOR = {f"header {name}": each.names for each in CARRIERS for name in each.headers}
+STANDS_FOR |= {f"body {path}": each.names for each in CARRIERS for path in each.fields}
+"""By ``Identity.source``: what an id from there stands for."""

@@ -132,7 +132,7 @@ class Gate:
                 self._drop(held)
                 self.counters.abandoned += 1
                 self._abandon(ticket, "the client left while held")
-                self._end_if_anonymous(ticket)
+                self._end_if_one_turn(ticket)
             elif ticket.turn_id in self._running:
                 self.leave(ticket, abandoned="the client left as it was let in")
             raise
@@ -153,7 +153,7 @@ class Gate:
         if abandoned:
             self.counters.unserved += 1
             self._abandon(ticket, abandoned)
-        self._end_if_anonymous(ticket)
+        self._end_if_one_turn(ticket)
         if self._holds and self._look(now_ns) is not Mode.GOVERNED:
             self._release_locally(now_ns)
         return True
@@ -365,10 +365,15 @@ class Gate:
         elif self._authority.slots_for_children:
             if self._programs.get(child) is None:
                 self._programs.use(child)
-                self._send(ProgramArrived(program_id=child, parent_id=parent_id, tenant=ticket.tenant), False)
+                self._send(
+                    ProgramArrived(program_id=child, parent_id=parent_id, tenant=ticket.tenant, aside=ticket.aside),
+                    False,
+                )
         elif self._adopt(child, parent_id, now_ns, "its request proves whose child it is"):
             root_id = self._programs.root_id(child)
-            self._send(ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant), False)
+            self._send(
+                ProgramArrived(program_id=child, parent_id=root_id, tenant=ticket.tenant, aside=ticket.aside), False
+            )
 
     def _adopt(self, child: str, parent_id: str, now_ns: int, reason: str) -> bool:
         """Let the child ride its root's slot from now on, with its running and its held turns."""
@@ -390,7 +395,7 @@ class Gate:
         self.hints.tell(ticket, self._send)
         self._running[ticket.turn_id] = program.program_id
         self._served_ns = now_ns
-        if not ticket.anonymous:
+        if not ticket.is_one_turn:
             self._proofs.remember(ticket.program_id, ticket.turn_id)
         if program.running == 0:
             self._busy_programs += 1
@@ -513,7 +518,7 @@ class Gate:
     def _refuse_held(self, held: Held, refused: Refused) -> None:
         self._drop(held)
         self._abandon(held.ticket, refused.message)
-        self._end_if_anonymous(held.ticket)
+        self._end_if_one_turn(held.ticket)
         held.settle(refused)
 
     def _refuse_program(self, command: Refuse, now_ns: int) -> None:
@@ -551,12 +556,13 @@ class Gate:
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=reason), False)
 
-    def _end_if_anonymous(self, ticket: Ticket) -> None:
-        """Free an anonymous program's slot at once, since nobody will ever name it again."""
-        if not ticket.anonymous:
+    def _end_if_one_turn(self, ticket: Ticket) -> None:
+        """Free the slot of a program of one turn at once, since nobody will ever name it again."""
+        if not ticket.is_one_turn:
             return
         self.end_program(ticket.program_id)
-        self._send(ProgramEnded(program_id=ticket.program_id, reason="one turn without an identity"), False)
+        why = "one turn beside its parent's" if ticket.aside else "one turn without an identity"
+        self._send(ProgramEnded(program_id=ticket.program_id, reason=why), False)
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ from controlplane.gate.carriers import (
     PARENT_FIELDS,
     PARENT_HEADERS,
     SHARED,
+    STANDS_FOR,
+    Names,
 )
 from controlplane.gate.placeholders import is_placeholder
 
@@ -47,6 +49,7 @@ _PARENT = ("x-penstock-parent-id", ("parent_id", "custom_params.parent_id", "met
 _PARENT_TURN = ("x-penstock-parent-turn", ("parent_turn", "custom_params.parent_turn", "metadata.parent_turn"))
 _AGENT = "x-penstock-agent"
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_NOBODY_GUESSES = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ses_[0-9A-Za-z]{26,}")  # UUIDs, OpenCode's
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key")  # OpenAI's and most servers', Anthropic's, Azure's
 _BEARER = "bearer "
 _BUDGET_TURNS = "x-penstock-budget-turns"
@@ -55,7 +58,12 @@ _MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 """Whose a request is, as its client or a gateway claims in llm-d's words."""
+_STRONG_HEADERS = tuple(each for each in HEADERS if STANDS_FOR[f"header {each}"] is Names.SESSION)
+_STRONG_FIELDS = tuple(each for each in FIELDS if STANDS_FOR[f"body {each}"] is Names.SESSION)
+_WEAK_HEADERS = tuple(each for each in HEADERS if each not in _STRONG_HEADERS)
+_WEAK_FIELDS = tuple(each for each in FIELDS if each not in _STRONG_FIELDS)
 _NATIVE_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
+_NATIVE_SOURCES = frozenset((f"header {PROGRAM_HEADER}", *(f"body {path}" for path in _NATIVE_FIELDS)))
 _NATIVE_PATHS = (*_NATIVE_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
 
 
@@ -70,9 +78,12 @@ class BadIdentity(ControlPlaneError, ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """The identity of a request. ``source`` says what named the program; ``anonymous`` means that nothing did.
+    ``hint``: an id that names no program by itself (``carriers.Names``).
 
     ``parent_id`` is what the request claims; ``parent_turn``, the id of a turn of that program, proves it. So it
-    does to be ``within`` it: to carry that program's own name, as a sub-agent of a session that has one id for all.
+    does to be ``within`` it: to carry that program's own name, as a sub-agent of a session that has one id for all,
+    or to know a name that nobody guesses.
+    ``aside``: it is one request beside those of its parent, as for a title; it ends with it.
     ``trace`` is the client's span, as W3C's ``traceparent`` has it; one that is not in that form counts as absent.
     ``placeholder`` is where one stood for an id; empty: nowhere.
     ``tenant`` is what it claims; ``account`` is what a gate vouches for: the digest of its API key, or the header
@@ -87,11 +98,23 @@ class Identity:
     account: str = ""
     agent: str = ""
     source: str = ""
+    hint: str = ""
     anonymous: bool = False
+    aside: bool = False
     placeholder: str = ""
     trace: str = ""
     budget_turns: int = 0
     budget_kv_token_s: int = 0
+
+    @property
+    def is_one_turn(self) -> bool:
+        """Whether the request is the program's whole life."""
+        return self.anonymous or self.aside
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was named by an id that was meant for us."""
+        return self.source in _NATIVE_SOURCES
 
 
 def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Identity:
@@ -111,7 +134,10 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
     trace = texts.get("traceparent", "")
     program_id, source = _native_id(texts, fields, PROGRAM_HEADER, _NATIVE_FIELDS)
     if not program_id:
-        program_id, source = _foreign_id(texts, fields)
+        program_id, source = _session(texts, fields)
+    hint = ""
+    if not program_id:
+        hint, source = _first_of(_WEAK_HEADERS, _WEAK_FIELDS, texts, fields)
     within = source == f"header {CLAUDE_CODE}" and bool(texts.get(CLAUDE_CODE_AGENT))
     if within:
         program_id, parent_id = _sub_agent(program_id, texts)
@@ -127,6 +153,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         account=_account(texts, tenant_header),
         agent=sanitize(texts.get(_AGENT, "")) or kind_of_agent(fields),
         source=source,
+        hint=hint,
         anonymous=anonymous,
         placeholder=placeholder,
         trace=trace if _TRACE.fullmatch(trace) else "",
@@ -174,7 +201,7 @@ def _foreign_parent(program_id: str, source: str, texts: Mapping[str, str], body
         value = next((value for path in PARENT_FIELDS if isinstance(value := _id_in(body, path), str)), "")
         named = value if isinstance(value, str) else ""
     parent_id = sanitize(named) if named else ""
-    return parent_id, bool(session) and parent_id != program_id
+    return parent_id, parent_id != program_id and (bool(session) or bool(_NOBODY_GUESSES.fullmatch(named)))
 
 
 def is_one_turn(program_id: str) -> bool:
@@ -255,19 +282,29 @@ def _checked(text: str, source: str) -> str:
     return text
 
 
-def _foreign_id(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
-    for header in HEADERS:
+def _session(texts: Mapping[str, str], body: Body) -> tuple[str, str]:
+    """The first id of a session that a client sends, and where it was."""
+    session = _first_of(_STRONG_HEADERS, _STRONG_FIELDS, texts, body)
+    if session[0]:
+        return session
+    name = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
+    if name and not is_placeholder(name, loose=True):
+        return sanitize(name), f"body {_CLAUDE_CODE_USER}"
+    return "", ""
+
+
+def _first_of(
+    headers: Iterable[str], fields: Iterable[str], texts: Mapping[str, str], body: Body
+) -> tuple[str, str]:
+    for header in headers:
         if text := texts.get(header, ""):
             return sanitize(text), f"header {header}"
-    for path in FIELDS:
+    for path in fields:
         value = _id_in(body, path)
         if isinstance(value, str) and value:
             return sanitize(value), f"body {path}"
         if isinstance(value, int) and not isinstance(value, bool):
             return sanitize(str(value)), f"body {path}"
-    session = _claude_code_session(_field(body, _CLAUDE_CODE_USER))
-    if session and not is_placeholder(session, loose=True):
-        return sanitize(session), f"body {_CLAUDE_CODE_USER}"
     return "", ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.gate.asgi import App, ClientGone, Message, Receive, Replay, Scope, SendMessage, send_json
 from controlplane.gate.bodies import Bodies, BodyRefused, json_object
 from controlplane.gate.contexts import Contexts, measured
-from controlplane.gate.continuity import Continuity
+from controlplane.gate.continuity import Continuity, TurnOfContext
 from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.endings import ENDING_PATHS, ended, is_last
@@ -63,8 +63,8 @@ class GateMiddleware:
 
     A body that is not a JSON object passes, too: refusing it is up to the application. ``on_loop`` is called with
     the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
-    what the health page shows; the default is the gate's own state. ``continuity`` names the programs of anonymous
-    clients; without it, each of their requests is a program of its own. A turn that a gate before this one named
+    what the health page shows; the default is the gate's own state. Without ``continuity`` ids are believed, and
+    each request that names nobody is a program of its own. A turn that a gate before this one named
     in ``x-penstock-turn-id`` keeps its name (``turn_id_from`` says who may forge what by it).
     """
 
@@ -76,10 +76,10 @@ class GateMiddleware:
         paths: Iterable[str] = GATED_PATHS,
         on_loop: Callable[[asyncio.AbstractEventLoop], None] | None = None,
         health: Callable[[], object] | None = None,
-        continuity: Continuity | None = None,
+        continuity: bool = True,
     ) -> None:
         self._app = app
-        self._continuity = continuity
+        self._continuity = Continuity() if continuity else Continuity(most=0)
         self._gate = gate
         self._paths = frozenset(map(turn_path, paths))
         self._on_loop = on_loop
@@ -148,16 +148,14 @@ class GateMiddleware:
                 await send_json(send, HTTPStatus.OK, answer)
             return
         prompt = await measured(body, body_bytes)
-        continuity = self._continuity if identity.anonymous else None
-        if continuity is not None:
-            identity = continuity.name(identity, body, prompt)
+        identity, turn = self._continuity.name(identity, body, prompt)
+        identity = self._gate.tenants.scope(identity)
         ticket = self._ticket(identity, scope["headers"], body, prompt, body_bytes)
         try:
-            await self._entered(path, scope, identity, ticket, body, prompt, replay, send)
+            await self._entered(path, scope, identity, ticket, body, prompt, turn, replay, send)
         finally:
             self._named.discard(ticket.turn_id)
-            if continuity is not None:
-                continuity.left(identity.program_id)
+            turn.over()
 
     async def _entered(
         self,
@@ -167,6 +165,7 @@ class GateMiddleware:
         ticket: Ticket,
         body: dict[str, Any],
         prompt: Prompt,
+        turn: TurnOfContext,
         replay: Replay,
         send: SendMessage,
     ) -> None:
@@ -190,8 +189,8 @@ class GateMiddleware:
             scope["penstock"] = request
             scope.setdefault("state", {})["penstock"] = request
             is_final = is_last(scope["headers"], body)
-            tape = ReplyTape(path, None if identity.anonymous or is_final else body)
-            over = functools.partial(self._ended, request, tape, prompt, is_final=is_final)
+            tape = ReplyTape(path, None if identity.is_one_turn or is_final else body)
+            over = functools.partial(self._ended, request, tape, prompt, turn, is_final=is_final)
             try:
                 await self._app(scope, replay.receive, _watched(scope, send, request, tape, over))
             except Exception:
@@ -206,12 +205,16 @@ class GateMiddleware:
         finally:
             self._gate.leave(ticket)
 
-    def _ended(self, request: GatedRequest, tape: ReplyTape, prompt: Prompt, *, is_final: bool) -> None:
+    def _ended(
+        self, request: GatedRequest, tape: ReplyTape, prompt: Prompt, turn: TurnOfContext, *, is_final: bool
+    ) -> None:
         """Report what became of the turn: once, whether its reply is complete, was cut or never began."""
         ticket, body = request.ticket, request.body
-        if not (ticket.anonymous or tape.status >= HTTPStatus.BAD_REQUEST):  # what was refused is nowhere's context
+        turn.over(tape.response_id)
+        was_refused = tape.status >= HTTPStatus.BAD_REQUEST  # then it is nowhere's context
+        if not (ticket.is_one_turn or was_refused):
             self._contexts.remember(ticket.program_id, ticket.turn_id, prompt)
-        if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.anonymous:
+        if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.is_one_turn:
             return
         if is_final:
             if not is_retried(tape.status):

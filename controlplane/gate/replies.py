@@ -70,6 +70,11 @@ class ReplyTape:
         )[:_MOST_IDS]
 
     @property
+    def response_id(self) -> str:
+        """The id that OpenAI's Responses give it; empty where it has none."""
+        return self._reply.response_id if self._reply is not None else ""
+
+    @property
     def usage(self) -> Usage | None:
         """What it has said of its size so far; None if nothing."""
         return usage_of(self._reply.sizes) if self._reply is not None else None

@@ -118,7 +118,7 @@ def measure(body: Mapping[str, Any]) -> Prompt:
     walk = _Walk(sanitize(model) if isinstance(model, str) else "")
     prompt = Prompt(model=walk.model)
     head = [
-        (name, _without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body
+        (name, without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body
     ]
     attachments = {name: body[name] for name in _ATTACHMENTS if body.get(name)}
     prompt.add(*walk.part([*head, ("", attachments)]))
@@ -129,7 +129,7 @@ def measure(body: Mapping[str, Any]) -> Prompt:
     return prompt
 
 
-def _without_billing(system: Any) -> Any:
+def without_billing(system: Any) -> Any:
     """Claude Code's first line differs with each request, and engines leave it out."""
     if not isinstance(system, list):
         return system

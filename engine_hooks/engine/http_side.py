@@ -12,7 +12,7 @@ from typing import Any
 from controlplane import clocks
 from controlplane.core.model.events import Event
 from controlplane.emit.emitter import Emitter
-from controlplane.gate import Continuity, Gate, GateLink, Inbox, Mode
+from controlplane.gate import Gate, GateLink, Inbox, Mode
 from engine_hooks.engine.board import HealthFile, account
 from engine_hooks.engine.settings import GATE, Settings
 from engine_hooks.guard import Guard, log
@@ -64,9 +64,8 @@ class HttpSide:
 
     def middleware(self, paths: Iterable[str]) -> dict[str, Any]:
         """What its ``GateMiddleware`` is made with, which gates these paths."""
-        continuity = Continuity() if self._settings.continuity else None
         asked = {"paths": frozenset(paths), "on_loop": self.start, "health": self.health}
-        return {"gate": self.gate, "continuity": continuity, **asked}
+        return {"gate": self.gate, "continuity": self._settings.continuity, **asked}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """The server's event loop runs: listen to the daemon, unless something speaks against it."""

@@ -49,7 +49,7 @@ class Settings:
     nats_url: str = ""
     state_dir: Path | None = None
     pin_budget_ratio: float | None = None  # share of the KV pool that pins may take; None: the memory policy's
-    continuity: bool = False  # tell clients that name nobody apart by how their prompts go on
+    continuity: bool = True  # compare contexts: who names nobody, and whether an id names one program
     tenant_header: str = ""  # in which whoever sends requests on says whose they are; empty: API keys tell
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
@@ -87,7 +87,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
             nats_url=texts.get(URL_VARIABLE, ""),
             state_dir=Path(state_dir) if state_dir else None,
             pin_budget_ratio=ratio,
-            continuity=_switch(texts, CONTINUITY_VARIABLE),
+            continuity=_switch(texts, CONTINUITY_VARIABLE, default="1"),
             tenant_header=texts.get(TENANT_HEADER_VARIABLE, ""),
             timed=_switch(texts, TIMING_VARIABLE),
             gate=GateLimits(**limits),
@@ -117,8 +117,8 @@ def _mode(text: str) -> PluginMode:
         raise ConfigError(f"{MODE_VARIABLE}: expected on, probe or off, got {text[:80]!r}") from None
 
 
-def _switch(texts: Mapping[str, str], variable: str) -> bool:
-    text = texts.get(variable, "0")
+def _switch(texts: Mapping[str, str], variable: str, default: str = "0") -> bool:
+    text = texts.get(variable, default)
     if text not in ("0", "1"):
         raise ConfigError(f"{variable}: expected 0 or 1, got {text[:80]!r}", field=variable)
     return text == "1"

@@ -55,12 +55,7 @@ SCRIPTS: dict[str, list[Reply]] = {
 
 @pytest.fixture(scope="module")
 def roomy_engine(launch: Launch) -> Iterator[EngineServer]:
-    yield from launch(
-        "roomy",
-        *("--page-size", str(PAGE_TOKENS)),
-        pool_tokens=POOL_TOKENS,
-        variables={"PENSTOCK_PREFIX_IDENTITY": "1"},
-    )
+    yield from launch("roomy", *("--page-size", str(PAGE_TOKENS)), pool_tokens=POOL_TOKENS)
 
 
 def test_turns_and_tools_of_an_agent_and_its_sub_agent(

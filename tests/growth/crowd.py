@@ -159,8 +159,12 @@ class Crowd:
                 agent=f"agent-{name}",
                 prompt=size,
             )
-        named = self.continuity.name(Identity(program_id=f"a-{name}", anonymous=True), body, prompt)
-        self.continuity.left(named.program_id)
+        for identity in (
+            Identity(program_id=f"a-{name}", anonymous=True),
+            Identity(program_id=f"s-{name}", source="header x-session-id"),
+            Identity(program_id=f"a-{name}", hint=f"h-{name}", source="header x-correlation-id", anonymous=True),
+        ):
+            self.continuity.name(identity, body, prompt)[1].over(f"resp-{name}")
         yield Ticket(turn_id=f"a-{name}/1", program_id=f"anonymous-{name}", anonymous=True)
 
     def _work(self, ticket: Ticket, engine: str) -> None:

@@ -20,7 +20,7 @@ from .harms import HARMS, LINGERS
 LOOK_S = 0.5
 WITHIN_S = 30.0  # after a harm, for what happened once; and for what is over to be told no more
 _LATELY_S = 600.0
-_NOTES = frozenset({"restart_needed", "draining", "held", "stands_by"})
+_NOTES = frozenset({"turns_unnamed", "restart_needed", "draining", "held", "stands_by"})
 
 
 @dataclass(slots=True, kw_only=True)

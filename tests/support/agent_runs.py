@@ -42,6 +42,10 @@ def environment(url: str) -> dict[str, str]:
 
 def python_of(name: str) -> str:
     """The interpreter with those frameworks. With CI=true it must be there; elsewhere its absence skips."""
+    return f"{_environment_of(name)}/bin/python"
+
+
+def _environment_of(name: str) -> str:
     script = [sys.executable, str(ROOT / "scripts" / "agent_env.py"), name]
     made = subprocess.run(
         [*script, *([] if os.environ.get("CI") == "true" else ["--check"])], capture_output=True, text=True
@@ -49,8 +53,13 @@ def python_of(name: str) -> str:
     if made.returncode:
         if os.environ.get("CI") == "true":
             pytest.fail(made.stderr)
-        pytest.skip("no agent frameworks: make agent-env makes their environment (a GB, two minutes)")
-    return f"{made.stdout.strip()}/bin/python"
+        pytest.skip(f"no agents ({name}): `make agent-env` makes their environment (a GB, two minutes, kept)")
+    return made.stdout.strip()
+
+
+def harness_folder() -> Path:
+    """Where the commands of ``tests/agents/package.json`` are. With CI=true they must be there, else it skips."""
+    return Path(_environment_of("harnesses")) / "node_modules" / ".bin"
 
 
 def run_agent(python: str, script: str, told: dict[str, Any], url: str, **variables: str) -> dict[str, Any]:

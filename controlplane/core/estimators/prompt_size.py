@@ -18,6 +18,9 @@ from statistics import median
 
 ANONYMOUS = "anonymous-"
 """How the names begin that a gate gives to turns without one."""
+CONTINUED = "continued-"
+"""Likewise, to conversations that it knows by how their prompts go on."""
+UNNAMED = (ANONYMOUS, CONTINUED)
 
 MEDIA = ("image", "audio", "video", "file")
 """What a prompt may hold beside text."""
@@ -181,8 +184,8 @@ class PromptSizes:
 
 
 def sender_of(program_id: str, account: str = "") -> Sender:
-    """Whose experience a turn is: its program's; all anonymous ones of an account are one."""
-    return f"{account}\n{'' if program_id.startswith(ANONYMOUS) else program_id}"
+    """Whose experience a turn is: its program's; all that an account leaves unnamed are one."""
+    return f"{account}\n{'' if program_id.startswith(UNNAMED) else program_id}"
 
 
 def _account(sender: Sender) -> str:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, fields
 
 from anyio import sleep
 
-from controlplane.core.estimators.prompt_size import ANONYMOUS
+from controlplane.core.estimators.prompt_size import UNNAMED
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.daemon.observe.journal import History, Turn, View
+from controlplane.daemon.status.health import TurnCounts
 from controlplane.daemon.status.status import Status
 
 _EVERY_S = 1.0
+_HALF_LIFE = 900
 _FINE, _OF_ONE, _COARSE = 300, 10, 360  # five minutes of seconds, and an hour of ten each
 
 
@@ -51,6 +53,7 @@ class Samples(View):
         self._fine: deque[Sample] = deque(maxlen=_FINE)
         self._coarse: deque[Sample] = deque(maxlen=_COARSE)
         self._counts: Counter[str] = Counter()
+        self.named = TurnCounts()
         self._refused: int | None = None  # turns that the ledger had counted at the last look
         self._now_ns = 0
         self._taken = 0
@@ -60,7 +63,9 @@ class Samples(View):
             return
         counts = self._counts
         counts["turns"] += 1
-        counts["anonymous_turns"] += history.program_id.startswith(ANONYMOUS)
+        is_unnamed = history.program_id.startswith(UNNAMED)
+        self.named.add(turn.prompt_tokens, turn.cached_tokens, is_unnamed=is_unnamed)
+        counts["anonymous_turns"] += is_unnamed
         counts["prompt_tokens"] += turn.prompt_tokens
         counts["cached_tokens"] += turn.cached_tokens
         counts["output_tokens"] += turn.output_tokens
@@ -94,6 +99,8 @@ class Samples(View):
         )
         self._counts.clear()
         self._taken += 1
+        if self._taken % _HALF_LIFE == 0:
+            self.named.halve()
         if self._taken % _OF_ONE == 0:
             self._coarse.append(_joined(list(self._fine)[-_OF_ONE:]))
 

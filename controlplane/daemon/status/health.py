@@ -17,6 +17,7 @@ _MOST_FOUND = 1000  # characters
 _LEAST_BYTES = 256 << 20  # of the disk: below it snapshots and the stream soon fail
 _MOST_FILES = 0.8  # of those that the process may have open
 _WAITS_S = 60.0  # with no program active
+_FEWEST_TURNS, _LEAST_UNNAMED = 20, 0.01  # of which it is told that clients name no program
 _LOOK_AT = 10.0  # seconds: a disk that takes longer hangs
 _DECIDING = ("decisions", "ticks")  # of what may fail
 _OVERLOAD = {
@@ -49,6 +50,25 @@ class Finding:
         return self.name.replace("_", " ")
 
 
+@dataclass(slots=True)
+class TurnCounts:
+    """Of the turns of the last half hour or so: of those that named their program, and of those that did not."""
+
+    turns: list[int] = field(default_factory=lambda: [0, 0])
+    prompt_tokens: list[int] = field(default_factory=lambda: [0, 0])
+    computed_tokens: list[int] = field(default_factory=lambda: [0, 0])  # of these: no cache had them
+
+    def add(self, prompt_tokens: int, cached_tokens: int, *, is_unnamed: bool) -> None:
+        self.turns[is_unnamed] += 1
+        self.prompt_tokens[is_unnamed] += prompt_tokens
+        self.computed_tokens[is_unnamed] += max(0, prompt_tokens - cached_tokens)
+
+    def halve(self) -> None:
+        """What was long ago counts little."""
+        for counts in (self.turns, self.prompt_tokens, self.computed_tokens):
+            counts[:] = (count // 2 for count in counts)
+
+
 @dataclass(slots=True, kw_only=True)
 class DaemonHealth:
     """What the daemon knows of itself and its host. A negative number is not known.
@@ -67,6 +87,7 @@ class DaemonHealth:
     files: int = -1
     most_files: int = -1
     lately: dict[str, int] = field(default_factory=dict)
+    named: TurnCounts = field(default_factory=TurnCounts)
 
     def cannot_read(self, what: str) -> None:
         """Note what of the fleet's list of engines cannot be read; empty: nothing."""
@@ -173,6 +194,20 @@ def _clock_jumped(s: "Status") -> str:
     jumped_s = s.own.jumped_s
     way = "back" if jumped_s < 0 else "ahead"
     return f"the wall clock was set {way} by {abs(jumped_s):,.1f} s, or the machine slept" if jumped_s else ""
+
+
+def _turns_unnamed(s: "Status") -> str:
+    counts = s.own.named
+    turns, unnamed = sum(counts.turns), counts.turns[True]
+    if turns < _FEWEST_TURNS or unnamed < _LEAST_UNNAMED * turns:
+        return ""
+    computed = [
+        computed / max(1, prompt)
+        for computed, prompt in zip(counts.computed_tokens, counts.prompt_tokens, strict=True)
+    ]
+    others = f", {computed[False]:.0%} of the others'" * bool(counts.turns[False])
+    found = f"{unnamed / turns:.0%} of the last {turns:,} turns named no program"
+    return f"{found}; {computed[True]:.0%} of their prompts had to be computed{others}"
 
 
 def _lately(name: str, words: str) -> Callable[["Status"], str]:
@@ -286,6 +321,12 @@ RULES = (
         LOOK,
         lambda s: s.shadow.reason if s.shadow is not None and s.shadow.standing == "failed" else "",
         "report its error; what is in force is not touched by it",
+    ),
+    Rule(
+        "turns_unnamed",
+        NOTE,
+        _turns_unnamed,
+        "have clients send an id of each run, as x-penstock-program-id: else only its prompts tell whose a turn is",
     ),
     Rule("restart_needed", NOTE, lambda s: ", ".join(s.config.until_restart), "restart the daemon to apply these"),
     Rule(

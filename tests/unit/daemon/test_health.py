@@ -30,7 +30,7 @@ from controlplane.daemon.process.reload import Reloader
 from controlplane.daemon.process.tasks import Failure
 from controlplane.daemon.shadow.shadow import Shadow
 from controlplane.daemon.status import health_watch
-from controlplane.daemon.status.health import RULES, DaemonHealth, Finding, Level, findings
+from controlplane.daemon.status.health import RULES, DaemonHealth, Finding, Level, TurnCounts, findings
 from controlplane.daemon.status.health_watch import LATELY_S, HealthWatch
 from controlplane.daemon.status.status import Refusal, Status, describe
 from controlplane.operate.deployment import FILES
@@ -110,6 +110,7 @@ TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "events_rejected": lambda s: replace(s, own=DaemonHealth(lately={"rejected": 4}), last_rejection=STRANGE),
     "config_refused": lambda s: replace(s, config=replace(s.config, refused=STRANGE)),
     "shadow_failed": lambda s: replace(s, shadow=shadow_that_failed()),
+    "turns_unnamed": lambda s: replace(s, own=DaemonHealth(named=TurnCounts([60, 40], [9000, 1000], [900, 800]))),
     "restart_needed": lambda s: replace(s, config=replace(s.config, until_restart=("nats_url",))),
     "draining": lambda s: replace(s, orders=replace(s.orders, draining=True)),
     "held": lambda s: replace(s, orders=replace(s.orders, held=("p1",))),

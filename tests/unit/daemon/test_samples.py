@@ -34,6 +34,7 @@ def test_a_sample_has_what_came_in_it_and_not_what_came_before_the_daemon() -> N
     assert (second.turns, second.anonymous_turns, second.refused, second.span_s) == (2, 1, 3, 20.0)
     assert (second.prompt_tokens, second.cached_tokens, second.output_tokens) == (200, 120, 20)
     assert (second.limit, second.active) == (8, 4)
+    assert (samples.named.turns, samples.named.computed_tokens) == ([1, 1], [40, 40])
 
 
 def test_an_hour_is_kept_the_last_five_minutes_by_seconds_and_nothing_is_told_twice() -> None:

@@ -23,7 +23,7 @@ def test_every_setting_comes_from_its_variable(tmp_path: Path) -> None:
             "PENSTOCK_STATE_DIR": str(tmp_path),
             "PENSTOCK_PIN_BUDGET_RATIO": "0.25",
             "PENSTOCK_PLUGIN_TIMING": "1",
-            "PENSTOCK_PREFIX_IDENTITY": "1",
+            "PENSTOCK_PREFIX_IDENTITY": "0",
             "PENSTOCK_GATE_HOLD_S": "1.5",
             "PENSTOCK_GATE_MAX_HELD": "7",
             "PENSTOCK_GATE_MAX_HELD_MIB": "2",
@@ -35,7 +35,7 @@ def test_every_setting_comes_from_its_variable(tmp_path: Path) -> None:
     assert (settings.gate.hold_ns, settings.gate.max_held, settings.gate.keep_ns) == (seconds(1.5), 7, 0)
     assert settings.gate.max_held_bytes == 2 << 20
     assert settings.timed
-    assert settings.continuity
+    assert not settings.continuity and settings_from({}).continuity
     assert settings.bus() == "nats://host:1"
 
 

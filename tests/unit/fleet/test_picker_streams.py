@@ -21,7 +21,6 @@ from controlplane.core.model.types import seconds
 from controlplane.fleet import active_turn
 from controlplane.fleet.messages import DESTINATION, SERVICE
 from controlplane.fleet.roster import Engine, Standing
-from controlplane.gate import Continuity
 from controlplane.gate.usage import Usage
 
 pytestmark = pytest.mark.asyncio
@@ -110,7 +109,7 @@ async def test_whoever_waits_tells_envoy_so_and_is_let_in_by_a_grant() -> None:
     [
         ({**OWN, "content-length": "100000"}, chat(), "p", len("one two")),  # measured by its body all the same
         ({"x-session-id": "s"}, chat(program_id="mine"), "mine", len("one two")),
-        ({}, chat(), "anonymous-", len("one two")),
+        ({}, json.dumps({"prompt": "one two"}).encode(), "anonymous-", len("one two")),
     ],
 )
 async def test_a_body_names_and_measures_its_turn(
@@ -251,8 +250,8 @@ async def test_a_client_that_leaves_is_out_of_the_queue_and_ends_its_turn() -> N
         assert it.turns.told[-1] in {("cut", "p", A.place), ("ended", "p", A.place, 0)}
 
 
-async def test_conversations_without_a_name_are_continued() -> None:
-    async with picker(A, governed=False, more={"continuity": Continuity()}) as it, asking(it.port) as ask:
+async def test_ids_and_contexts_are_compared_as_by_a_gate_in_the_engine() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
         names = []
         for words in (["one"], ["one", "two"]):
             asked = await reading_bodies(ask)
@@ -261,6 +260,13 @@ async def test_conversations_without_a_name_are_continued() -> None:
             names.append(chosen(await asked.reply())[0]["x-penstock-program-id"])
             await asked.finish()
         assert names[0] == names[1] and names[0].startswith("continued-")
+        names = []
+        for words in (["one"], ["another"], ["one", "two"]):  # the second while the first runs
+            asked = await reading_bodies(ask)
+            messages = [{"role": "user", "content": each} for each in words]
+            await asked.body(json.dumps({"messages": messages, "session_id": "s", "tools": [{}]}).encode())
+            names.append(chosen(await asked.reply())[0]["x-penstock-program-id"])
+        assert (names[0], names[2]) == ("s", "s") and names[1].startswith("s~")
 
 
 async def test_what_a_client_asks_for_is_told_and_answered() -> None:

@@ -1,19 +1,26 @@
-"""Conversations of clients that name nobody, by how their prompts go on."""
+"""Whose context a prompt goes on with: of clients that name nobody, and of ids that name more than one program."""
 
 from typing import Any
 
-from controlplane.gate.continuity import SOURCE, Continuity
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.gate.continuity import SOURCE, Continuity, TurnOfContext
 from controlplane.gate.identity import Identity, identify
 from controlplane.gate.sizing import measure
 
 SYSTEM = {"role": "system", "content": "You work."}
+TOOLS = [{"type": "function", "function": {"name": "bash"}}]
+TITLE = {"role": "system", "content": "Give it a title."}
+Message = dict[str, Any]
 
 
-def user(text: str, **more: Any) -> dict[str, Any]:
+def user(text: str, **more: Any) -> Message:
     return {"role": "user", "content": text, **more}
 
 
-def reply(text: str) -> dict[str, Any]:
+def reply(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
@@ -22,19 +29,36 @@ class Client:
 
     def __init__(self, most: int = 100) -> None:
         self.continuity = Continuity(most)
+        self.last: Identity | None = None
+        self.turns: dict[str, TurnOfContext] = {}
 
-    def asks(self, *messages: dict[str, Any], stays: bool = False, name: str = "messages", **more: Any) -> str:
+    def asks(
+        self,
+        *messages: Message,
+        stays: bool = False,
+        name: str = "messages",
+        response: str = "",
+        headers: tuple[tuple[str, str], ...] = (),
+        session: str = "",
+        **more: Any,
+    ) -> str:
+        """The program that it is."""
+        headers = (*headers, *((("x-session-id", session),) if session else ()))
         body = {name: list(messages), **more}
-        named = self.continuity.name(identify([], body), body, measure(body))
-        assert (named.source, named.anonymous) == (SOURCE, False)
-        if not stays:
-            self.continuity.left(named.program_id)
-        return named.program_id
+        identity = identify([(key.encode(), value.encode()) for key, value in headers], body)
+        self.last, turn = self.continuity.name(identity, body, measure(body))
+        assert not self.last.anonymous
+        if stays:
+            self.turns[self.last.program_id] = turn
+        else:
+            turn.over(response)
+        return self.last.program_id
 
 
 def test_who_goes_on_is_the_same_program() -> None:
     client = Client()
     first = client.asks(SYSTEM, user("a"))
+    assert client.last is not None and client.last.source == SOURCE and first.startswith("continued-")
     other = client.asks(SYSTEM, user("b"))
     assert client.asks(SYSTEM, user("a"), reply("x"), user("more")) == first
     assert client.asks(SYSTEM, user("b"), reply("x"), user("more")) == other != first
@@ -47,11 +71,10 @@ def test_a_retry_is_the_same_program_and_a_twin_at_the_same_time_is_not() -> Non
     assert client.asks(SYSTEM, user("a"), stays=True) == first
     twin = client.asks(SYSTEM, user("a"), stays=True)
     assert twin != first
-    client.continuity.left(twin)
-    client.continuity.left(first)
+    client.turns[twin].over()
+    client.turns[first].over()
     assert client.asks(SYSTEM, user("a"), reply("x"), user("more")) == first
     assert client.asks(SYSTEM, user("a")) not in (first, twin), "the first has gone on"
-    assert twin not in client.continuity._by_program
 
 
 def test_a_longer_prompt_beside_an_open_turn_is_its_program_s() -> None:
@@ -60,9 +83,11 @@ def test_a_longer_prompt_beside_an_open_turn_is_its_program_s() -> None:
     assert client.asks(user("a"), reply("x"), user("b"), stays=True) == first
 
 
-def test_a_rewritten_history_is_another_program() -> None:
+def test_last_messages_that_were_changed_leave_it_the_same_and_its_first_ones_do_not() -> None:
     client = Client()
     first = client.asks(SYSTEM, user("a"))
+    assert client.asks(SYSTEM, user("a"), reply("x"), user("more")) == first
+    assert client.asks(SYSTEM, user("a"), reply("x"), user("instead")) == first
     assert client.asks(SYSTEM, user("a summary"), user("more")) != first
 
 
@@ -75,39 +100,153 @@ def test_marks_for_a_cache_that_move_change_nothing() -> None:
     assert client.asks(user(blocks), reply("x"), user("b"), user("c"), system="t") != first  # type: ignore[arg-type]
 
 
-def test_responses_name_their_messages_otherwise() -> None:
+def test_a_chain_of_responses_is_a_program() -> None:
     client = Client()
-    first = client.asks(user("a"), name="input")
-    assert client.asks(user("a"), reply("x"), user("b"), name="input") == first
+    first = client.asks(user("a"), name="input", response="resp_1")
+    assert client.asks(user("a"), reply("x"), user("b"), name="input", response="resp_2") == first
+    assert client.asks(user("c"), name="input", previous_response_id="resp_2", response="resp_3") == first
+    assert client.asks(user("c"), name="input", previous_response_id="resp_1") == first, "it went another way"
+    assert client.asks(user("c"), name="input", previous_response_id="resp_of_nobody") != first
 
 
-def test_what_is_no_chat_stays_anonymous() -> None:
-    for body in ({"prompt": "text"}, {"messages": []}, {"messages": "text"}, {"input": "text"}, {}):
+def test_accounts_share_no_context() -> None:
+    client = Client()
+    first = client.asks(user("a"), headers=(("authorization", "Bearer one"),))
+    assert client.asks(user("a"), reply("x"), user("b"), headers=(("authorization", "Bearer two"),)) != first
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_what_is_no_chat_and_what_is_named_to_us_stays_as_it_is(most: int) -> None:
+    bodies: list[dict[str, Any]] = [{"prompt": "text"}, {"messages": []}, {"messages": "text"}, {}]
+    bodies.append({"messages": [user("a")], "program_id": "p"})
+    bodies += [{"messages": [user("a")]}, {"messages": [user("a")], "session_id": "s"}] if not most else []
+    for body in bodies:
         identity = identify([], body)
-        assert Continuity().name(identity, body, measure(body)) is identity
+        assert Continuity(most).name(identity, body, measure(body))[0] is identity
 
 
-def test_so_many_conversations_are_remembered_and_no_more() -> None:
+def test_so_many_contexts_are_remembered_and_no_more() -> None:
     client = Client(most=2)
     first, second, third = (client.asks(user(text)) for text in "abc")
     assert client.asks(user("b"), reply("x"), user("more")) == second
     assert client.asks(user("c"), reply("x"), user("more")) == third
     assert client.asks(user("a"), reply("x"), user("more")) != first
-    assert len(client.continuity._by_program) == len(client.continuity._by_beginning) == 2
+    assert len(client.continuity._contexts) == 2
+    assert set(client.continuity._found.values()) == set(client.continuity._contexts)
 
 
-def test_an_open_conversation_that_is_forgotten_ends_quietly() -> None:
-    client = Client(most=1)
-    first = client.asks(user("a"), stays=True)
-    client.asks(user("b"))
-    client.continuity.left(first)
-    client.continuity.left(first)
-    assert set(client.continuity._by_program) == {client.asks(user("b"))}
+# -- ids ---------------------------------------------------------------------------------------------------------
+
+A1 = (SYSTEM, user("a"))
+A2 = (*A1, reply("x"), user("more"))
+A3 = (*A2, reply("x"), user("and more"))
+B1 = (SYSTEM, user("b"))
+B2 = (*B1, reply("y"), user("more"))
+B3 = (*B2, reply("y"), user("and more"))
 
 
-def test_names_that_are_given_are_kept() -> None:
-    """The middleware asks for anonymous requests only; the rest of the identity stays."""
-    body = {"messages": [user("a")], "tenant": "team"}
-    named = Continuity().name(identify([], body), body, measure(body))
-    assert named.tenant == "team"
-    assert isinstance(named, Identity)
+@pytest.mark.parametrize(
+    ("story", "programs"),
+    [
+        ([A1, A2, B1, B2, B3], "11111"),  # rewritten, as by a compaction, and nobody goes on with what was
+        ([A1, A2, B1, A3, B2], "11111"),  # B went no further when A came back; now it does
+        ([A1, A2, B1, B2, A3, B3], "111112"),  # both go on by turns: A has the id's name, as it had it first
+        ([A1, A2, B1, B2, A3, (SYSTEM, user("c"))], "111112"),  # and the id is believed no more
+    ],
+)
+def test_an_id_is_believed_until_two_of_its_contexts_go_on_by_turns(story: Any, programs: str) -> None:
+    client = Client()
+    found = [client.asks(*messages, tools=TOOLS, session="s") for messages in story]
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(found), start=1)}
+    assert "".join(numbers[name] for name in found) == programs
+    assert found[0] == "s"
+
+
+def test_conversations_at_one_time_are_programs() -> None:
+    client = Client()
+    assert client.asks(*A1, tools=TOOLS, session="s", stays=True) == "s"
+    other = client.asks(*B1, tools=TOOLS, session="s")
+    assert other.startswith("s~") and client.last is not None and not client.last.parent_id
+    assert client.asks(*A2, tools=TOOLS, session="s") == "s"
+    assert client.asks(*B2, tools=TOOLS, session="s") == other
+    assert client.asks(*A1, tools=TOOLS, session="another") == "another"
+
+
+def test_a_request_for_a_title_is_a_program_of_one_turn_beside_its_conversation() -> None:
+    client = Client()
+    assert client.asks(TITLE, user("a"), session="s", stays=True) == "s", "it came first, and none was seen before"
+    assert client.asks(*A1, tools=TOOLS, session="s") == "s"
+    for session, is_open in (("s", False), ("s", True), ("t", False)):
+        if is_open:
+            client.asks(*A2, tools=TOOLS, session=session, stays=True)
+        title = client.asks(TITLE, user("a"), session=session)
+        told = client.last
+        assert told is not None and title.startswith(f"{session}~")
+        assert (told.parent_id, told.within, told.aside, told.is_one_turn) == (session, True, True, True)
+    assert client.asks(*A1, tools=TOOLS, session="t") == "t", "the title came before it"
+    assert client.asks(*A3, tools=TOOLS, session="s") == "s"
+
+
+def test_what_goes_on_was_no_aside() -> None:
+    client = Client()
+    client.asks(*A1, tools=TOOLS, session="s")
+    aside = client.asks(TITLE, user("a"), session="s")
+    went_on = client.asks(TITLE, user("a"), reply("x"), user("b"), session="s")
+    assert client.last is not None and not client.last.aside and went_on not in ("s", aside)
+    assert client.asks(TITLE, user("a"), session="u") == "u", "its like are none, either"
+
+
+def test_a_large_request_without_tools_is_no_aside() -> None:
+    client = Client()
+    client.asks(*A1, tools=TOOLS, session="s")
+    assert client.asks(TITLE, user("a" * 10_000), session="s") == "s", "as one that has a history summarised"
+    assert client.asks(*B1, tools=TOOLS, session="s") == "s", "what was summarised"
+
+
+@pytest.mark.parametrize("body", [True, False])
+def test_a_hint_counts_where_no_context_does(body: bool) -> None:
+    """One id for all of an application, and one for each request: contexts tell them apart and together."""
+
+    def named(hint: str) -> dict[str, Any]:
+        return {"prompt_cache_key": hint} if body else {"headers": (("x-correlation-id", hint),)}
+
+    client = Client()
+    first = client.asks(*A1, **named("one"), stays=True)
+    other = client.asks(*B1, **named("one"))
+    assert first == "one" and other.startswith("one~")
+    assert client.asks(*A2, **named("two")) == first
+    assert client.asks(*B2, **named("three")) == other
+    assert client.asks(SYSTEM, user("rewritten"), **named("four")) == "four"
+    assert client.asks(SYSTEM, user("a summary"), **named("four")) == "four", "nothing speaks against the id"
+
+
+def test_an_agents_id_names_none_of_its_conversations() -> None:
+    client = Client()
+    agent = (("gen_ai.agent.id", "asst_1"),)
+    first, other = client.asks(*A1, headers=agent), client.asks(*B1, headers=agent)
+    assert first.startswith("asst_1~") and other.startswith("asst_1~") and first != other
+    assert client.asks(*A2, headers=agent) == first
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=30))
+def test_conversations_that_go_on_are_never_mixed_once_the_id_is_known_to_name_many(steps: Any) -> None:
+    """Whatever comes when: each turn that goes on is the program of the turn before it, or its id's holder."""
+    client, lengths, names = Client(), dict.fromkeys(range(4), 1), dict[int, str]()
+    for which, offers, stays in steps:
+        talk = [SYSTEM, user(f"task {which}")]
+        for number in range(lengths[which]):
+            talk += [reply(f"{which}.{number}"), user(f"more {number}")]
+        lengths[which] += 1
+        names[which] = client.asks(*talk, session="s", stays=stays, **({"tools": TOOLS} if offers else {}))
+        assert names[which] == "s" or names[which].startswith("s~")
+    last = {which: client.asks(*_talk(which, lengths[which]), tools=TOOLS, session="s") for which in names}
+    again = {which: client.asks(*_talk(which, lengths[which] + 1), tools=TOOLS, session="s") for which in names}
+    once_more = {which: client.asks(*_talk(which, lengths[which] + 2), tools=TOOLS, session="s") for which in names}
+    assert len(set(once_more.values())) == len(names), (last, again)
+
+
+def _talk(which: int, length: int) -> list[Message]:
+    talk = [SYSTEM, user(f"task {which}")]
+    for number in range(length):
+        talk += [reply(f"{which}.{number}"), user(f"more {number}")]
+    return talk

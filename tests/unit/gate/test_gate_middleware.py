@@ -9,7 +9,7 @@ from gate_virtual_time import Beat
 
 from controlplane.core.model.commands import Admit
 from controlplane.core.model.events import Event, ReplyRead, TurnAbandoned, TurnQueued
-from controlplane.gate import Continuity, Gate, GatedRequest, GateLimits, GateMiddleware
+from controlplane.gate import Gate, GatedRequest, GateLimits, GateMiddleware
 
 pytestmark = pytest.mark.asyncio
 
@@ -355,7 +355,7 @@ async def test_the_last_turn_of_a_client_that_left_is_told_once_its_reply_had_be
 
 
 async def test_a_client_that_names_nobody_is_known_by_how_its_prompts_go_on() -> None:
-    bench = Bench(governed=False, options={"continuity": Continuity()})
+    bench = Bench(governed=False)
     first = [{"role": "user", "content": "a"}]
     more = [*first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "b"}]
     for messages in (first, more, [{"role": "user", "content": "c"}]):
