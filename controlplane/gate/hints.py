@@ -183,7 +183,7 @@ class ClientHints:
         envelope = envelope_of(fields)
         if envelope is None:
             return Asked(hints=Hints(**found)) if found else _NOTHING
-        bounds = Bounds(refusal="the request names no program") if identity.anonymous else self._bounds()
+        bounds = Bounds(refusal="the request names no program") if identity.is_one_turn else self._bounds()
         kv = granted(envelope, bounds, identity.program_id)
         if kv.retain_least_ns > found.get("retain_least_ns", 0):  # a wish of its own, without a cap
             found |= {"retain_least_ns": kv.retain_least_ns, "retain_most_ns": 0, "retain_by": kv.retain_by}

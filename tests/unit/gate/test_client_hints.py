@@ -322,7 +322,7 @@ async def test_a_prefetch_brings_back_what_lies_below_while_its_turn_waits_and_t
     [
         (False, False, {}, "no daemon decides here now"),
         (True, False, {}, "no engine here keeps or frees contexts as it is told"),
-        (True, True, {"program_id": ""}, "the request names no program"),
+        (True, True, {"program_id": "", "messages": []}, "the request names no program"),
     ],
 )
 async def test_what_nobody_carries_out_is_rejected(
