@@ -89,7 +89,9 @@ def _room() -> dict[str, Any]:
 def apart(launch: Launch, folder: Path) -> Iterator[Apart]:
     """Started together."""
     classes: Sequence[type[EngineServer]] = (_SglangPrefill, _Sglang)
-    forms = [("--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl") for mode in _MODES]
+    # A decode server backs retracted turns up on the host, which it wants 10 GiB of if nothing is said.
+    same = ("--disaggregation-transfer-backend", "nixl", "--hicache-ratio", "1")
+    forms = [("--disaggregation-mode", mode, *same) for mode in _MODES]
     if KIND.name == "vllm":
         classes = (VllmServer, VllmServer)
         forms = [("--kv-transfer-config", _transfer(role, folder)) for role in ("kv_producer", "kv_consumer")]
