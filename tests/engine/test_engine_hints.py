@@ -10,7 +10,7 @@ from engine_versions import on_every_version
 from tiny_model import words
 
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import CommandApplied, PoolSampled
+from controlplane.core.model.events import CommandApplied, PoolSampled, TurnEnded
 
 HINTS = FCFS + "[control.hints]\nretain_most_s = 600\n"
 KV_HINTS = "x-penstock-kv-hints"
@@ -45,7 +45,7 @@ def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
         reply = await scene.chat(name, messages, **asked)
         assert reply.status == 200
         receipt = json.loads(reply.headers.get(KV_HINTS, '{"actions": []}'))
-        assert [each["outcome"] for each in receipt["actions"]] == [outcome] * bool(outcome)
+        assert [each["outcome"] for each in receipt["actions"]] == [outcome] * bool(outcome), receipt
         if keeps:
             await scene.until(PoolSampled, where=lambda event: event.retained_blocks > 0)
         if "deref" in str(asked):
@@ -67,7 +67,8 @@ def test_the_blocks_of_what_has_ended_are_free_at_once(plugin_engine: EngineServ
     async def story(scene: Scene) -> None:
         said = await first_turn(scene, "goes-on", seed=7200)
         await first_turn(scene, "ends", seed=7201)
-        before = (await scene.until(PoolSampled, where=lambda event: event.evictable_blocks > 0)).free_blocks
+        over = await scene.until(TurnEnded, program_id="ends")
+        before = (await scene.until(PoolSampled, where=lambda event: event.at_ns > over.at_ns)).free_blocks
         answer = await scene.post("/programs/release", {}, "ends")
         assert answer.status == 200
         await scene.until(CommandApplied, program_id="ends", moved_to="none")
