@@ -1,11 +1,13 @@
 """Every metric of a daemon, with every label: what the reference page and the check of ``deploy/`` go by."""
 
+from dataclasses import replace
+
 from controlplane.config import Config, Resolved, Source, TelemetryConfig
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.tenancy import Tenancy, Tenant
 from controlplane.core.policies.presets import preset
-from controlplane.core.regret import Outcome, Sums, Verdict
+from controlplane.core.regret import CLIENT, Cause, Outcome, Sums, Verdict
 from controlplane.core.scheduling.controller import Controller
 from controlplane.core.scheduling.rules_and_state import ControlRules
 from controlplane.daemon.observe.journal import Journal
@@ -49,7 +51,9 @@ def exposed_example() -> bytes:
         return list(each_engine(pipeline.controller.ledger, (), 1))
 
     sums = Sums(pins_lost=1)
-    sums.add(Verdict(kind="retain", program_id="p", opened_ns=0, closed_ns=1, outcome=Outcome.HIT))
+    verdict = Verdict(kind="retain", program_id="p", opened_ns=0, closed_ns=1, outcome=Outcome.HIT)
+    for each in (verdict, replace(verdict, kind=CLIENT, cause=Cause.EDITED, again_tokens=1, client="claude-cli 2")):
+        sums.add(each)
     journal = Journal(lambda: pipeline.controller)
     telemetry = Telemetry(
         TelemetryConfig(),

@@ -18,6 +18,7 @@ from controlplane.cli.fleet import fleet_app
 from controlplane.cli.gate import gate
 from controlplane.cli.live import demo, engine_double, replay
 from controlplane.cli.log import log_app
+from controlplane.cli.misses import misses
 from controlplane.cli.presets import presets
 from controlplane.cli.regret import regret
 from controlplane.cli.run import doctor, up
@@ -32,7 +33,7 @@ from controlplane.cli.what_if import what_if
 _PANELS = {
     "Run a node": (up, gate, doctor, bus_app),
     "Run a fleet": (fleet_app,),
-    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret),
+    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret, misses),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
     "Try policies": (demo, simulate, what_if, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, deploy_app, calibrate, trace_app, tools_app, log_app),

@@ -160,7 +160,7 @@ def _otlp(daemon: Daemon, tasks: TaskGroup, ending: contextlib.AsyncExitStack) -
 
 def _regrets(daemon: Daemon) -> Regrets:
     """They hear of the daemon's decisions as long as those are its own."""
-    regrets = Regrets()
+    regrets = Regrets(daemon.own.recompute)
 
     def change(leads: bool) -> None:
         now_ns = daemon.clock.now_ns()

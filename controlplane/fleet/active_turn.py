@@ -8,7 +8,7 @@ from typing import Protocol
 from controlplane.fleet.roster import Engine
 from controlplane.fleet.watched_reply import WatchedReply
 from controlplane.gate.gate import Gate
-from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms, is_retried, receipt_headers
+from controlplane.gate.requests import HOLD_HEADER, TURN_HEADER, hold_ms, is_retried, told_headers
 from controlplane.gate.tickets import Ticket
 from controlplane.gate.usage import Usage
 
@@ -80,9 +80,9 @@ class ActiveTurn:
         return elsewhere
 
     def response_headers(self, engine_headers: Mapping[str, str]) -> dict[str, str]:
-        """The answer's headers: how long it was held, to which the engine's own gate adds its part; and its id."""
+        """The answer's headers: how long it was held (with the engine's own gate's part), its id, its change."""
         held = engine_headers.get(HOLD_HEADER) or hold_ms(self._hold_ns)
-        return {HOLD_HEADER: held, TURN_HEADER: self.ticket.turn_id, **receipt_headers(self.ticket)}
+        return {HOLD_HEADER: held, TURN_HEADER: self.ticket.turn_id, **told_headers(self.ticket)}
 
     def passed(self, data: bytes, *, is_last: bool) -> None:
         """Some of the answer's bytes went by: from now on an answer without a last piece was cut."""

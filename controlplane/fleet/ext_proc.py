@@ -24,6 +24,7 @@ from controlplane.fleet.watchdog import Watchdog
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.gate import Gate
 from controlplane.gate.limits import GateLimits
+from controlplane.gate.repairs import Repairer
 from controlplane.gate.requests import GATED_PATHS
 from controlplane.transport.bounds import grpc_options
 
@@ -52,7 +53,8 @@ class PickerServer:
     ``credentials`` it speaks TLS: Envoy sends it whole requests, with what authorizes them. ``health_page``: what
     it answers to ``GET /penstock/health``, where engines have no such page; ``names_in_request_id``: whether a
     request's id carries its turn's and program's, too (``gate.request_ids``); ``engine_api``: what makes an engine
-    without a plugin obey, where there is such.
+    without a plugin obey, where there is such; ``repairs``: which of ``REPAIRS`` are made of requests that Envoy
+    shows as a whole.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class PickerServer:
         health_page: Callable[[], object] | None = None,
         engine_api: Callable[[Engine], EngineApi | None] = lambda engine: None,
         names_in_request_id: Callable[[], bool] = lambda: False,
+        repairs: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self._picker = PickerContext(
@@ -80,6 +83,7 @@ class PickerServer:
             health=health_page,
             engine_api=engine_api,
             names_in_request_id=names_in_request_id,
+            repairer=Repairer(repairs),
         )
         self._credentials = credentials
         self._serving = False

@@ -35,6 +35,7 @@ from controlplane.fleet.envoy import DataPlane, binary, bootstrap, write_endpoin
 from controlplane.fleet.roster import Engine, host_and_port
 from controlplane.fleet.upstream import Upstream, ip_and_port, upstream_of
 from controlplane.gate.limits import GateLimits
+from controlplane.gate.repairs import repairs_in
 from controlplane.gate.requests import HEALTH_PATH
 from controlplane.gate.variables import limit_values
 from controlplane.transport.endpoint import MOST_SOCKET_PATH_BYTES, default_state_dir, url_from_env
@@ -199,6 +200,7 @@ def run_gate(options: GateOptions, daemon: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM. ``daemon``: the command that starts one, where the node has none."""
     # Said here, not by the picker whenever it starts.
     GateLimits(**limit_values(os.environ))
+    repairs_in(os.environ)
     check_name(options.node, field="--node")
     if (url := url_from_env()) and not url.startswith("unix:"):  # which is the daemon's socket
         connection_of(url)

@@ -34,6 +34,7 @@ from controlplane.fleet.upstream import Server, Upstream, recognized, upstream_o
 from controlplane.gate import GATED_PATHS, MORE_PATHS, GateLimits
 from controlplane.gate.authority import Mode
 from controlplane.gate.hints import ENGINES_PRIORITY
+from controlplane.gate.repairs import repairs_in
 from controlplane.gate.variables import TENANT_HEADER_VARIABLE, limit_values
 from controlplane.transport.bounds import raise_open_files
 from controlplane.transport.endpoint import (
@@ -85,6 +86,7 @@ class OutsidePicker:
             roster=self.roster,
             turns=self.pluginless,
             name=f"{options.node}-gate",
+            repairs=repairs_in(os.environ),
             health_page=self.health,
             engine_api=self.pluginless.api_of,
             names_in_request_id=self._names_in_request_id,

@@ -12,6 +12,7 @@ from controlplane.gate.contexts import Contexts
 from controlplane.gate.continuity import Continuity
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.gate import Gate
+from controlplane.gate.repairs import Repairer
 from controlplane.gate.replies import ReplyReader
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class PickerContext:
     bodies: Bodies = field(init=False)
     contexts: Contexts = field(default_factory=Contexts)
     continuity: Continuity = field(default_factory=Continuity)
+    repairer: Repairer = field(default_factory=Repairer)
     replies: ReplyReader = field(default_factory=ReplyReader)
     holding: "set[RequestStream]" = field(default_factory=set)
     undecided: int = 0  # requests that have no answer yet, the held ones among them

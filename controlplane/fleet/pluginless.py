@@ -15,6 +15,7 @@ from math import ceil
 from controlplane import clocks
 from controlplane.core.estimators.moving_average import MovingAverage
 from controlplane.core.estimators.prompt_size import PromptSizes, sender_of
+from controlplane.core.model.causes import CHANGE_FIELDS
 from controlplane.core.model.events import (
     BY_API,
     NO_PLUGIN,
@@ -179,6 +180,7 @@ class PluginlessEngines:
                 projected_blocks=blocks,
                 prompt_tokens=ticket.prompt.prompt_tokens,
                 trace=ticket.trace,
+                **{name: getattr(ticket.change, name) for name in CHANGE_FIELDS},
             ),
         )
 

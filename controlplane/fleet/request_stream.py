@@ -26,7 +26,7 @@ from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
-from controlplane.gate.request_ids import ID_HEADERS, RANK_HEADER, REQUEST_ID_HEADER, Carried, request_id_with
+from controlplane.gate.request_ids import ID_HEADERS, RANK_HEADER, REQUEST_ID_HEADER, carried_of, request_id_with
 from controlplane.gate.requests import (
     GATED_METHODS,
     HEALTH_PATH,
@@ -78,6 +78,7 @@ class RequestStream:
         self._reply: WatchedReply  # from when it is known to be a turn
         self._in_context: TurnOfContext | None = None
         self._body_read = False
+        self._repaired = b""  # what goes in the body's place
         self._body = b""  # a body that is to be sent back, or that fields may be set in
         self._at_engine: EngineTurn | None = None
         self._pieces: list[bytes] | None = None  # of one that is sent back as it came, compressed
@@ -160,7 +161,7 @@ class RequestStream:
             HOLD_HEADER: hold_ms(entered.hold_ns),
         }
         if self._picker.names_in_request_id():
-            carried = Carried(turn_id=ticket.turn_id, program_id=ticket.program_id, trace=ticket.trace)
+            carried = carried_of(ticket)
             client_own = request.header(REQUEST_ID_HEADER.encode())
             own |= dict.fromkeys(ID_HEADERS, request_id_with(carried, client_own))
             rank = rank_of(engines[0].place)
@@ -182,7 +183,7 @@ class RequestStream:
             return await self._ticket_of_body(request, encoding_of(request.headers))
         identity = self._picker.gate.tenants.identify(request.headers, None)
         size = count_of(request.header(b"content-length"))  # which says nothing of what is in it
-        return self._ticket_for(request, identity, None, PromptSize(agent=identity.agent), size)
+        return self._ticket_for(request, identity, None, prompt=PromptSize(agent=identity.agent), held_bytes=size)
 
     async def _end_program(self, request: Request, path: str) -> None:
         """Whoever asks for it is answered here, or by the engine where that has such a path."""
@@ -217,28 +218,29 @@ class RequestStream:
             return None
         body, size = found
         identity = self._picker.gate.tenants.identify(request.headers, body)
+        if request.body_mode == BUFFERED:
+            body, self._repaired = self._picker.repairer.sent_on(identity.program_id, body)
         prompt = await measured(body, size)
         identity, self._in_context = self._picker.continuity.name(identity, body, prompt)
         identity = self._picker.gate.tenants.scope(identity)
         self._is_last = is_last(request.headers, body)
         if not (self._is_last or identity.is_one_turn):
             self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
-        ticket = self._ticket_for(request, identity, body, self._picker.contexts.size(identity, prompt), size)
+        change = self._picker.contexts.change(identity.program_id, prompt, request.headers)
+        told = {"prompt": self._picker.contexts.size(identity, prompt), "change": change, "held_bytes": size}
+        ticket = self._ticket_for(request, identity, body, **told)
         if not identity.is_one_turn:
             self._prompt = prompt
         return ticket
 
-    def _ticket_for(
-        self, request: Request, identity: Identity, body: dict[str, Any] | None, prompt: PromptSize, size: int
-    ) -> Ticket:
+    def _ticket_for(self, request: Request, identity: Identity, body: dict[str, Any] | None, **told: Any) -> Ticket:
         return ticket_of(
             identity,
             new_turn_id(),
-            prompt=prompt,
-            held_bytes=size,
             waited_ns=self._waited_ns(request),
             timeout_s=timeout_from(request.headers),
             asked=self._picker.gate.hints.asked(identity, request.headers, body),
+            **told,
         )
 
     def _waited_ns(self, request: Request) -> int:
@@ -364,7 +366,8 @@ class RequestStream:
         common = messages.choice(addresses, own)
         if self._body_read and request.body_mode == BUFFERED:
             fields = self._at_engine.fields if self._at_engine is not None else {}
-            body, self._body = with_fields(self._body, fields) if fields and self._body else None, b""
+            data, self._body = self._repaired or self._body, b""
+            body = with_fields(data, fields) if fields and data else self._repaired or None
             await self._context.write(messages.on_body(common, addresses, body))
             return
         then = None

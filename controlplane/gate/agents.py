@@ -27,14 +27,16 @@ def kind_of_agent(body: Mapping[str, Any]) -> str:
 
 def _tool_names(tools: object) -> list[str]:
     """The tools' names, in OpenAI's nested form or the flat one of Responses and Anthropic."""
-    names = []
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, Mapping):
-            function = tool.get("function")
-            name = function.get("name") if isinstance(function, Mapping) else tool.get("name") or tool.get("type")
-            if isinstance(name, str):
-                names.append(name)
-    return names
+    return [name for tool in (tools if isinstance(tools, list) else ()) if (name := tool_name(tool))]
+
+
+def tool_name(tool: object) -> str:
+    """Its name, or its type where it has none; empty for what is no tool."""
+    if not isinstance(tool, Mapping):
+        return ""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name") or tool.get("type")
+    return name if isinstance(name, str) else ""
 
 
 def _instructions(body: Mapping[str, Any]) -> str:

@@ -28,6 +28,10 @@ class Replay:
         self._receive = receive
         self._next: asyncio.Future[Message] | None = None
 
+    def put(self, body: bytes) -> None:
+        """The application is to get this body instead."""
+        self._body = body
+
     def listen(self) -> "asyncio.Future[Message]":
         """The next message after the body, as a future; a disconnect stays the next one for good."""
         if self._next is None or (self._next.done() and self._next.result()["type"] != "http.disconnect"):

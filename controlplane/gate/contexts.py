@@ -8,10 +8,14 @@ shares less than all of it; one that shares nothing is measured as a whole.
 import asyncio
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.estimators.prompt_size import MEDIA, PromptSize
-from controlplane.gate.identity import Body, Identity
+from controlplane.core.model.causes import Cause, Change
+from controlplane.gate.clients import client_of
+from controlplane.gate.diagnostics import Compared
+from controlplane.gate.identity import Body, Headers, Identity
+from controlplane.gate.outlines import MOST_PIECES, Outline, difference
 from controlplane.gate.sizing import Media, Prompt, measure
 
 _LARGE_BODY = 1 << 15  # bytes
@@ -36,6 +40,9 @@ class _Context:
     chain: "array[int]"
     text: "array[int]"
     media: tuple[Media, ...]  # by part; empty where there is none
+    outline: Outline
+    reply_id: str = ""  # as its client knows it
+    tokens: int = 0  # of the prompt, as the engine counted them; 0: it did not say
 
     @property
     def size(self) -> int:
@@ -73,8 +80,31 @@ class Contexts:
             **{f"{kind}_tokens": more - less for kind, more, less in zip(MEDIA, whole, before, strict=True)},
         )
 
-    def remember(self, program_id: str, turn_id: str, prompt: Prompt) -> None:
-        """An engine took the program's turn with that prompt."""
+    def change(self, program_id: str, prompt: Prompt, headers: Headers) -> Change:
+        """What its client changed since the program's prompt that it shares most with, or else the last one.
+
+        Of what the server has stored, or what came as token ids, nothing can be said.
+        """
+        client, contexts = client_of(headers), self._by_program.get(program_id)
+        if not contexts or prompt.is_stored or prompt.tokens:
+            return Change(client=client)
+        known = max(reversed(contexts), key=lambda each: _shared_parts(each, prompt))
+        return replace(difference(known.outline, prompt.outline), client=client, continues=known.turn_id)
+
+    def compared(self, program_id: str, prompt: Prompt, reply_id: str) -> Compared | None:
+        """The prompt beside that which the program had this reply to; None where that is not remembered."""
+        for known in self._by_program.get(program_id, ()):
+            if known.reply_id == reply_id:
+                found = difference(known.outline, prompt.outline)
+                tokens = known.tokens or round(sum(known.outline.lengths) * _TOKENS_PER_BYTE)
+                cause = Cause(found.change) or (Cause.NONE if found.kept_ratio else Cause.EDITED)
+                return Compared(cause=cause, kept_ratio=found.kept_ratio, tokens=tokens)
+        return None
+
+    def remember(
+        self, program_id: str, turn_id: str, prompt: Prompt, *, reply_id: str = "", tokens: int = 0
+    ) -> None:
+        """An engine took the program's turn with that prompt of ``tokens``; ``reply_id``: as the reply says."""
         if len(prompt.chain) > _MOST_OF_ONE:
             return
         contexts = self._by_program.setdefault(program_id, [])
@@ -85,10 +115,17 @@ class Contexts:
                 break
         has_media = any(prompt.media[-1]) if prompt.media else False
         media = tuple(prompt.media) if has_media else ()
-        contexts.append(_Context(turn_id, array("q", prompt.chain), array("q", prompt.text), media))
+        outline = prompt.outline.bounded(MOST_PIECES)
+        contexts.append(
+            _Context(turn_id, array("q", prompt.chain), array("q", prompt.text), media, outline, reply_id, tokens)
+        )
         self._parts += contexts[-1].size
         if len(contexts) > _MOST_CONTEXTS:
             self._parts -= contexts.pop(0).size
+        while sum(len(each.outline.kinds) for each in contexts) > MOST_PIECES:
+            longest = max(range(len(contexts)), key=lambda at: len(contexts[at].outline.kinds))
+            outline = contexts[longest].outline
+            contexts[longest] = replace(contexts[longest], outline=outline.folded(outline.level + 1))
         while self._parts > self._most_parts:
             _, gone = self._by_program.popitem(last=False)
             self._parts -= sum(each.size for each in gone)

@@ -12,12 +12,14 @@ from controlplane.gate.asgi import App, ClientGone, Message, Receive, Replay, Sc
 from controlplane.gate.bodies import Bodies, BodyRefused, json_object
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.continuity import Continuity, TurnOfContext
+from controlplane.gate.diagnostics import Answered, Question, question_in
 from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
 from controlplane.gate.problems import problem
+from controlplane.gate.repairs import Repairer
 from controlplane.gate.replies import ReplyReader, ReplyTape
 from controlplane.gate.requests import (
     GATED_METHODS,
@@ -28,11 +30,11 @@ from controlplane.gate.requests import (
     hold_ms,
     is_retried,
     new_turn_id,
-    receipt_headers,
     refusal_headers,
     refusal_problem,
     ticket_of,
     timeout_from,
+    told_headers,
     turn_id_from,
     turn_path,
 )
@@ -64,8 +66,9 @@ class GateMiddleware:
     A body that is not a JSON object passes, too: refusing it is up to the application. ``on_loop`` is called with
     the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
     what the health page shows; the default is the gate's own state. Without ``continuity`` ids are believed, and
-    each request that names nobody is a program of its own. A turn that a gate before this one named
-    in ``x-penstock-turn-id`` keeps its name (``turn_id_from`` says who may forge what by it).
+    each request that names nobody is a program of its own. ``repairs``: which of ``REPAIRS`` are made. A turn that
+    a gate before this one named in ``x-penstock-turn-id`` keeps its name (``turn_id_from`` says who may forge what
+    by it).
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class GateMiddleware:
         on_loop: Callable[[asyncio.AbstractEventLoop], None] | None = None,
         health: Callable[[], object] | None = None,
         continuity: bool = True,
+        repairs: frozenset[str] = frozenset(),
     ) -> None:
         self._app = app
+        self._repairer = Repairer(repairs)
         self._continuity = Continuity() if continuity else Continuity(most=0)
         self._gate = gate
         self._paths = frozenset(map(turn_path, paths))
@@ -147,6 +152,11 @@ class GateMiddleware:
             else:
                 await send_json(send, HTTPStatus.OK, answer)
             return
+        body, repaired = self._repairer.sent_on(identity.program_id, body)
+        if repaired:
+            body_bytes = len(repaired)
+            scope["headers"] = _as_plain(scope["headers"], body_bytes)
+            replay.put(repaired)
         prompt = await measured(body, body_bytes)
         identity, turn = self._continuity.name(identity, body, prompt)
         identity = self._gate.tenants.scope(identity)
@@ -191,6 +201,9 @@ class GateMiddleware:
             is_final = is_last(scope["headers"], body)
             tape = ReplyTape(path, None if identity.is_one_turn or is_final else body)
             over = functools.partial(self._ended, request, tape, prompt, turn, is_final=is_final)
+            if (question := question_in(path, body)) is not None:
+                compare = functools.partial(self._compared, identity.program_id, prompt, question)
+                send = Answered(send, question, compare)
             try:
                 await self._app(scope, replay.receive, _watched(scope, send, request, tape, over))
             except Exception:
@@ -205,6 +218,10 @@ class GateMiddleware:
         finally:
             self._gate.leave(ticket)
 
+    def _compared(self, program_id: str, prompt: Prompt, question: Question) -> dict[str, Any] | None:
+        found = self._contexts.compared(program_id, prompt, question.previous) if question.previous else None
+        return question.answer(found)
+
     def _ended(
         self, request: GatedRequest, tape: ReplyTape, prompt: Prompt, turn: TurnOfContext, *, is_final: bool
     ) -> None:
@@ -213,7 +230,9 @@ class GateMiddleware:
         turn.over(tape.response_id)
         was_refused = tape.status >= HTTPStatus.BAD_REQUEST  # then it is nowhere's context
         if not (ticket.is_one_turn or was_refused):
-            self._contexts.remember(ticket.program_id, ticket.turn_id, prompt)
+            tokens = tape.usage.prompt_tokens if tape.usage is not None else 0
+            name, turn_id = ticket.program_id, ticket.turn_id
+            self._contexts.remember(name, turn_id, prompt, reply_id=tape.reply_id, tokens=tokens)
         if not self._gate.leave(ticket, abandoned=tape.refusal) or ticket.is_one_turn:
             return
         if is_final:
@@ -234,6 +253,7 @@ class GateMiddleware:
             identity,
             received_id or new_turn_id(),
             prompt=self._contexts.size(identity, prompt),
+            change=self._contexts.change(identity.program_id, prompt, headers),
             held_bytes=body_bytes,
             timeout_s=timeout_from(headers),
             asked=self._gate.hints.asked(identity, headers, body),
@@ -354,7 +374,7 @@ def _watched(
     headers = (
         (HOLD_HEADER.encode(), hold_ms(request.entered.hold_ns, before).encode()),
         (TURN_HEADER.encode(), request.ticket.turn_id.encode()),
-        *_encoded(receipt_headers(request.ticket)),
+        *_encoded(told_headers(request.ticket)),
     )
 
     async def send_watched(message: Message) -> None:

@@ -12,7 +12,7 @@ from controlplane.core.model.events import CalledTool
 from controlplane.core.model.text import sanitize
 from controlplane.gate.reply_forms import Reply, form_of, stop_sequences
 from controlplane.gate.reply_stream import Documents
-from controlplane.gate.usage import Usage, usage_of
+from controlplane.gate.usage import WITHIN, Usage, usage_of
 from controlplane.tool_calls.calls import tools_called
 
 _MOST_PROGRAMS = 65_536
@@ -28,6 +28,7 @@ class ReplyTape:
 
     def __init__(self, path: str, request: Mapping[str, Any] | None) -> None:
         self.status = 0  # until the reply begins
+        self.reply_id = ""  # by which its client may ask for it; empty: it has not been told
         self.form = form_of(path)
         self._reply = Reply(stops=stop_sequences(request)) if request is not None else None
         self._documents: Documents | None = None
@@ -48,9 +49,11 @@ class ReplyTape:
             return
         try:
             for document in documents.feed(body):
+                self.reply_id = self.reply_id or _id_in(document)
                 self.form.read(reply, document)
             if is_last:
                 for document in documents.end():
+                    self.reply_id = self.reply_id or _id_in(document)
                     self.form.read(reply, document)
                 self._is_complete = documents.is_complete or bool(reply.ends)
         except _UNREADABLE:
@@ -86,6 +89,15 @@ class ReplyTape:
             return f"the engine's server answered {self.status}"
         is_error = self._reply is not None and self._reply.failed and self._reply.is_empty
         return "the engine's server answered with an error" if is_error else ""
+
+
+def _id_in(document: Any) -> str:
+    """Of a whole reply, or of an event that holds it."""
+    within = (document.get(name) for name in WITHIN) if isinstance(document, dict) else ()
+    for holder in (document, *within):
+        if isinstance(holder, dict) and isinstance(name := holder.get("id"), str):
+            return name
+    return ""
 
 
 class ReplyReader:

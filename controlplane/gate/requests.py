@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.causes import Change
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.hints import DEADLINES, Asked
 from controlplane.gate.identity import Identity
@@ -30,6 +31,7 @@ GATED_METHODS = ("POST", "PUT")  # SGLang's /generate takes either
 HEALTH_PATH = "/penstock/health"
 HOLD_HEADER = "x-penstock-hold-ms"
 TURN_HEADER = "x-penstock-turn-id"
+CHANGE_HEADER = "x-penstock-prompt-change"
 NO_RETRY = "x-should-retry"  # OpenAI's and Anthropic's SDKs obey it
 _MOST_DIGITS = 18
 _RETRIED = frozenset({408, 409, 429})  # by OpenAI's and Anthropic's SDKs, beside what a server fails at
@@ -67,6 +69,7 @@ def ticket_of(
     turn_id: str,
     *,
     prompt: PromptSize,
+    change: Change | None = None,
     held_bytes: int,
     waited_ns: int = 0,
     timeout_s: float = 0.0,
@@ -76,7 +79,7 @@ def ticket_of(
     whose = {name: getattr(identity, name) for name in _OF_IDENTITY}
     more: dict[str, Any] = {"held_bytes": held_bytes, "waited_ns": waited_ns, "timeout_s": timeout_s}
     more |= {"hints": asked.hints, "receipt": asked.receipt}
-    return Ticket(turn_id=turn_id, prompt=prompt, **more, **whose)
+    return Ticket(turn_id=turn_id, prompt=prompt, change=change or Change(), **more, **whose)
 
 
 def timeout_from(headers: Iterable[tuple[bytes, bytes]]) -> float:
@@ -118,9 +121,12 @@ def refusal_headers(refused: Refused) -> dict[str, str]:
     return again | {DROPPED_REASON: dropped_reason(refused.code)}
 
 
-def receipt_headers(ticket: Ticket) -> dict[str, str]:
-    """What answers a request's ``kv_hints``, beside what its reply says."""
-    return {RECEIPT_HEADER: ticket.receipt} if ticket.receipt else {}
+def told_headers(ticket: Ticket) -> dict[str, str]:
+    """What a reply says beside: the answer to ``kv_hints``, and what differs first from an earlier prompt."""
+    change = ticket.change
+    changed = f"{change.change}; {change.change_at}" if change.change else ""
+    told = {RECEIPT_HEADER: ticket.receipt, CHANGE_HEADER: changed}
+    return {name: value for name, value in told.items() if value}
 
 
 def count_of(text: str) -> int:

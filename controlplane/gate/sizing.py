@@ -22,6 +22,19 @@ import imagesize  # type: ignore[import-untyped]
 
 from controlplane.core.estimators.prompt_size import MEDIA
 from controlplane.core.model.text import sanitize
+from controlplane.gate import outlines
+from controlplane.gate.outlines import (
+    BEGINS,
+    BILLING,
+    BILLING_HEADER,
+    IMAGE,
+    MESSAGE,
+    REASONING,
+    RESULT,
+    SYSTEM,
+    TOOL,
+    Outline,
+)
 
 _HEAD = ("tools", "functions", "system", "instructions")  # what a template puts before the messages
 _TURNS = ("messages", "input", "prompt", "text", "input_ids", "instances", "inputs")
@@ -61,8 +74,17 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}", re.ASCII)
 _BASE64_LOOK = 256  # characters that are looked at
 _LEAST_BLOB = 1024  # characters; what is shorter may be a name, and costs little either way
 
+_TOOLS = ("tools", "functions")
+_SYSTEM_ROLES, _TOOL_ROLES = ("system", "developer"), ("tool", "function")
+_REASONING_KEYS = frozenset(("reasoning_content", "reasoning", "thinking"))
+_KINDS: dict[Any, int] = {name: IMAGE for name, kind in _BY_TYPE.items() if kind == _IMAGE}
+_KINDS |= dict.fromkeys(("thinking", "redacted_thinking", "reasoning"), REASONING)
+_KINDS |= dict.fromkeys(
+    ("tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_result",
+     "shell_call_output", "computer_call_output", "web_search_tool_result", "code_execution_tool_result"), RESULT
+)  # fmt: skip
+_BYTES_A_TOKEN = 4  # only to weigh images against text
 _STORED = ("previous_response_id", "conversation")
-_BILLING = "x-anthropic-billing-header"
 _SLICE = 4096  # characters: a plain prompt is compared in so many parts
 _MOST_SLICES = 1024
 _WHOLE_HASH = 1 << 20  # characters: of what is longer a sample is compared
@@ -98,6 +120,7 @@ class Prompt:
     chain: list[int] = field(default_factory=list)
     text: list[int] = field(default_factory=list)
     media: list[Media] = field(default_factory=list)
+    outline: Outline = field(default_factory=Outline)
 
     @property
     def text_bytes(self) -> int:
@@ -117,16 +140,46 @@ def measure(body: Mapping[str, Any]) -> Prompt:
     model = body.get("model")
     walk = _Walk(sanitize(model) if isinstance(model, str) else "")
     prompt = Prompt(model=walk.model)
-    head = [
-        (name, without_billing(body[name]) if name == "system" else body[name]) for name in _HEAD if name in body
-    ]
+    prompt.outline.model = hash(walk.model) & 0xFFFF_FFFF
     attachments = {name: body[name] for name in _ATTACHMENTS if body.get(name)}
-    prompt.add(*walk.part([*head, ("", attachments)]))
-    for part in _turns(body):
-        prompt.add(*walk.part([part]))
+    _add(prompt, walk, [*_head(body), (SYSTEM, [("", attachments)], BEGINS)] if attachments else _head(body))
+    for number, (key, part) in enumerate(_turns(body)):
+        _add(prompt, walk, _pieces(key, part, first=not number))
     prompt.is_stored = "messages" not in body and any(body.get(name) for name in _STORED)
     prompt.tokens = walk.tokens
+    prompt.outline.of_system(_system_texts(body))
     return prompt
+
+
+# Kind, what is in it, and ``BEGINS`` if that is a component's first.
+_Pieces = list[tuple[int, list[tuple[str, Any]], int]]
+
+
+def _add(prompt: Prompt, walk: "_Walk", pieces: _Pieces) -> None:
+    """One part of the prompt. Claude Code's first line differs with each request, and engines leave it out."""
+    add = prompt.outline.add
+    seen, text_bytes, media = [], 0, _NO_MEDIA
+    for kind, pending, begins in pieces:
+        fingerprint, size, of_media = walk.part(pending)
+        add(kind | begins, fingerprint, size if of_media is _NO_MEDIA else size + sum(of_media) * _BYTES_A_TOKEN)
+        if kind != BILLING:
+            seen.append(fingerprint)
+            text_bytes += size
+            media = of_media if media is _NO_MEDIA else _plus(media, of_media)
+    prompt.add(seen[0] if len(seen) == 1 else hash(tuple(seen)), text_bytes, media)
+
+
+def _head(body: Mapping[str, Any]) -> _Pieces:
+    """The tools, each by itself, and the system prompt in slices."""
+    pieces: _Pieces = []
+    for name in _HEAD:
+        value = body.get(name)
+        for each in value if isinstance(value, list) else () if value is None else (value,):
+            if name in _TOOLS:
+                pieces.append((TOOL, [(name, each)], BEGINS))
+            else:
+                pieces += _system_pieces(name, each)
+    return pieces
 
 
 def without_billing(system: Any) -> Any:
@@ -137,8 +190,75 @@ def without_billing(system: Any) -> Any:
     return [
         part
         for part, text in zip(system, texts, strict=True)
-        if not (isinstance(text, str) and text.startswith(_BILLING))
+        if not (isinstance(text, str) and text.startswith(BILLING_HEADER))
     ]
+
+
+def _system_pieces(key: str, value: Any) -> _Pieces:
+    """Of one block of the system prompt, or of a message that is one."""
+    text = _only_text(value)
+    if text is None:
+        return [(SYSTEM, [(key, value)], BEGINS)]
+    if text.startswith(BILLING_HEADER):
+        return [(BILLING, [("text", text)], BEGINS)]
+    return [
+        (SYSTEM, [("text", part)], 0 if number else BEGINS) for number, part in enumerate(outlines.slices(text))
+    ]
+
+
+def _only_text(value: Any) -> str | None:
+    """The text of a block or a message that has nothing else."""
+    if isinstance(value, dict) and _UNSEEN.issuperset(value.keys() - _TEXT_KEYS):
+        texts = [inner for name, inner in value.items() if name in _TEXT_KEYS]
+        value = texts[0] if len(texts) == 1 else None
+    return value if isinstance(value, str) else None
+
+
+def _system_texts(body: Mapping[str, Any]) -> Iterator[str]:
+    messages = body.get("messages") or body.get("input")
+    first = messages[0] if isinstance(messages, list) and messages else None
+    for value in (body.get("system"), body.get("instructions"), first if _is_system(first) else None):
+        for each in value if isinstance(value, list) else (value,):
+            if each is not None:
+                yield _only_text(each) or ""
+
+
+def _is_system(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("role") in _SYSTEM_ROLES
+
+
+def _pieces(key: str, part: Any, *, first: bool) -> _Pieces:
+    """Of a message: its text, results of tools, reasoning and images apart where it has several."""
+    if type(part) is not dict:
+        return [(MESSAGE, [(key, part)], BEGINS)]
+    if first and _is_system(part):
+        return _system_pieces(key, part)
+    kind, content = _kind_of(part, RESULT if part.get("role") in _TOOL_ROLES else MESSAGE), part.get("content")
+    groups: dict[int, list[tuple[str, Any]]] = {}
+    for each in content if type(content) is list else ():
+        of = _kind_of(each, kind)
+        if of in groups:
+            groups[of].append(("content", each))
+        else:
+            groups[of] = [("content", each)]
+    if _REASONING_KEYS.isdisjoint(part):
+        if len(groups) < 2:
+            return [(next(iter(groups), kind), [(key, part)], BEGINS)]
+        rest = {name: value for name, value in part.items() if name not in _UNSEEN and name != "content"}
+    else:
+        groups.setdefault(REASONING, []).extend((name, part[name]) for name in _REASONING_KEYS if name in part)
+        left_out = _REASONING_KEYS | {"content"} if type(content) is list else _REASONING_KEYS
+        rest = {name: value for name, value in part.items() if name not in left_out}
+    if rest:
+        groups.setdefault(kind, []).append((key, rest))
+    pieces = [(of, pending, 0) for of, pending in groups.items()]
+    pieces[0] = (*pieces[0][:2], BEGINS)
+    return pieces
+
+
+def _kind_of(part: Any, otherwise: int) -> int:
+    name = part.get("type") if type(part) is dict else None
+    return _KINDS.get(name, otherwise) if type(name) is str else otherwise
 
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -161,7 +281,7 @@ class _Walk:
     def __init__(self, model: str) -> None:
         self.model = model
         self.tokens = 0
-        self._seen: list[str | int] = []  # what the part's fingerprint is made of
+        self._seen: list[str | int | float] = []  # what the part's fingerprint is made of
         self._media: Media = _NO_MEDIA
 
     def part(self, pending: list[tuple[str, Any]]) -> tuple[int, int, Media]:
@@ -185,6 +305,7 @@ class _Walk:
                 else:
                     pending += [(key, each) for each in value]
             elif type(value) is int or type(value) is float:
+                seen.append(value)
                 text_bytes += _NUMBER_CHARACTERS
         media, self._media = self._media, _NO_MEDIA
         return hash(tuple(seen)), text_bytes, media
@@ -200,6 +321,7 @@ class _Walk:
 
     def _object(self, key: str, value: dict[str, Any], pending: list[tuple[str, Any]]) -> int:
         if key in _RENDERED:  # as JSON, all the way down
+            self._seen += value
             pending += [(key, inner) for inner in value.values()]
             return sum(map(len, value)) + _JSON_CHARACTERS * len(value)
         of_type, size = value.get("type"), 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from controlplane.core.estimators.prompt_size import PromptSize
+from controlplane.core.model.causes import Change
 from controlplane.core.model.errors import ControlPlaneError
 from controlplane.core.model.hints import NO_HINTS, Hints
 from controlplane.gate.identity import Identity
@@ -22,6 +23,7 @@ class Ticket(Identity):
 
     turn_id: str
     prompt: PromptSize = field(default_factory=PromptSize)
+    change: Change = field(default_factory=Change)
     held_bytes: int = 0
     waited_ns: int = 0
     timeout_s: float = 0.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _NAMES = ("usage", "meta_info")
-_WITHIN = ("message", "response")  # where Anthropic's first event, and the last of OpenAI's Responses, have it
+WITHIN = ("message", "response")  # where Anthropic's first event, and the last of OpenAI's Responses, have it
 _PROMPT = ("prompt_tokens", "input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
 _CACHED = ("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "cached_tokens")
@@ -24,7 +24,7 @@ class Usage:
 def sizes_in(part: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that one document of a reply has of its size; what a later one says goes before."""
     told: dict[str, Any] = {}
-    for within in (part, *(part.get(name) for name in _WITHIN)):
+    for within in (part, *(part.get(name) for name in WITHIN)):
         for each in (within.get(name) for name in _NAMES) if isinstance(within, dict) else ():
             if isinstance(each, dict):
                 told |= {name: value for name, value in each.items() if value is not None}

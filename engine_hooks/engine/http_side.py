@@ -65,7 +65,8 @@ class HttpSide:
     def middleware(self, paths: Iterable[str]) -> dict[str, Any]:
         """What its ``GateMiddleware`` is made with, which gates these paths."""
         asked = {"paths": frozenset(paths), "on_loop": self.start, "health": self.health}
-        return {"gate": self.gate, "continuity": self._settings.continuity, **asked}
+        more = {"continuity": self._settings.continuity, "repairs": self._settings.repairs}
+        return {"gate": self.gate, **more, **asked}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """The server's event loop runs: listen to the daemon, unless something speaks against it."""

@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from controlplane.core.model.causes import Change
 from controlplane.gate import BadIdentity, GatedRequest, identify
-from controlplane.gate.request_ids import ID_HEADERS, carried_by
+from controlplane.gate.request_ids import ID_HEADERS, carried_by, change_text
 
 PROGRAM = "program_id"
 TURN = "penstock_turn"
 PARENT = "penstock_parent"
 TRACE = "penstock_trace"
+CHANGE = "penstock_change"
+OURS = (TURN, PARENT, TRACE, CHANGE)
+"""Those that no client may write."""
 
 
 def gated_labels(gated: GatedRequest) -> dict[str, str]:
@@ -19,7 +23,12 @@ def gated_labels(gated: GatedRequest) -> dict[str, str]:
         labels[PARENT] = gated.identity.parent_id
     if gated.ticket.trace:
         labels[TRACE] = gated.ticket.trace
-    return labels
+    return labels | _change(gated.ticket.change)
+
+
+def _change(change: Change) -> dict[str, str]:
+    text = change_text(change)
+    return {CHANGE: text} if text else {}
 
 
 def ungated_labels(scope: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -48,4 +57,5 @@ def carried_labels(request_id: str) -> dict[str, str]:
     if carried is None:
         return {}
     labels = {PROGRAM: carried.program_id, TURN: carried.turn_id}
+    labels |= _change(carried.change)
     return {**labels, TRACE: carried.trace} if carried.trace else labels

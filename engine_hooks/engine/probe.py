@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.core.estimators.moving_average import MovingAverage
+from controlplane.core.model.causes import CHANGE_FIELDS
 from controlplane.core.model.events import (
     Event,
     FirstToken,
@@ -88,7 +89,7 @@ class Probe:
             return program_id
         prompt_tokens = view.prompt_tokens(request)
         most_output = view.most_output_tokens(request) or self._output.value
-        parent_id = view.parent_of(request)
+        parent_id, change = view.parent_of(request), view.change_of(request)
         turn = self._turns[request_id] = TrackedTurn(
             turn_id=self._claim(view.turn_of(request), request_id),
             program_id=program_id,
@@ -108,6 +109,7 @@ class Probe:
                 projected_blocks=turn.blocks,
                 prompt_tokens=prompt_tokens,
                 trace=view.trace_of(request),
+                **{name: getattr(change, name) for name in CHANGE_FIELDS},
             )
         )
         turn.submitted_ns = time.monotonic_ns()  # so that no duration is longer than its events are apart

@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.core.model.errors import ConfigError, require
 from controlplane.gate import GateLimits
+from controlplane.gate.repairs import repairs_in
 from controlplane.gate.variables import GATE_VARIABLES, TENANT_HEADER_VARIABLE, limit_values, number
 from controlplane.transport.endpoint import STATE_DIR_VARIABLE, URL_VARIABLE, resolve_url
 from controlplane.transport.roles import BusRole
@@ -51,6 +52,7 @@ class Settings:
     pin_budget_ratio: float | None = None  # share of the KV pool that pins may take; None: the memory policy's
     continuity: bool = True  # compare contexts: who names nobody, and whether an id names one program
     tenant_header: str = ""  # in which whoever sends requests on says whose they are; empty: API keys tell
+    repairs: frozenset[str] = frozenset()  # of prompts that would be computed again
     timed: bool = False  # measure the hooks and show that on the health page
     gate: GateLimits = field(default_factory=GateLimits)
 
@@ -89,6 +91,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
             pin_budget_ratio=ratio,
             continuity=_switch(texts, CONTINUITY_VARIABLE, default="1"),
             tenant_header=texts.get(TENANT_HEADER_VARIABLE, ""),
+            repairs=repairs_in(texts),
             timed=_switch(texts, TIMING_VARIABLE),
             gate=GateLimits(**limits),
         )

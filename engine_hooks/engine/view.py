@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.core.model.causes import Change
 from controlplane.core.model.events import DECODE
 from controlplane.core.model.text import sanitize
-from engine_hooks.engine.labels import PARENT, PROGRAM, TRACE, TURN, carried_labels
+from controlplane.gate.request_ids import change_in
+from engine_hooks.engine.labels import CHANGE, PARENT, PROGRAM, TRACE, TURN, carried_labels
 
 _UNNAMED = "request-"
 
@@ -132,6 +134,10 @@ class View(ABC):
     def trace_of(self, request: Any) -> str:
         """The client's span, as its gate says; empty for none."""
         return str(self._labels(request).get(TRACE) or "")
+
+    def change_of(self, request: Any) -> Change:
+        """What its client changed of its prompt, as its gate says."""
+        return change_in(str(self._labels(request).get(CHANGE) or ""))
 
     def _labels(self, request: Any) -> Mapping[str, Any]:
         """The plugin's own, else those of a gate outside."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.core.model.places import rank_of
 from controlplane.gate import GatedRequest
-from engine_hooks.engine.labels import PARENT, TRACE, TURN, gated_labels, outside_labels, ungated_labels
+from engine_hooks.engine.labels import OURS, gated_labels, outside_labels, ungated_labels
 from engine_hooks.guard import Guard
 from engine_hooks.sglang.processes import CHOSEN, no_gate
 
@@ -72,7 +72,7 @@ def _labelled(params: Any, labels_for: _Labels) -> Any:
     carried = (params or {}).get("custom_params")
     if carried is not None and not isinstance(carried, dict):
         return params
-    own = {name: value for name, value in (carried or {}).items() if name not in (TURN, PARENT, TRACE)}
+    own = {name: value for name, value in (carried or {}).items() if name not in OURS}
     labels = labels_for(own)
     if not labels and own == (carried or {}):
         return params

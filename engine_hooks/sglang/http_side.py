@@ -64,7 +64,12 @@ def install(settings: Settings, *, lacking: bool) -> None:
         server_args = getattr(app, "server_args", None)
         return not getattr(server_args, "schedule_low_priority_values_first", False)
 
-    why = functools.partial(_why_passive, app, hooks)
+    def why() -> str:
+        because = _why_passive(app, hooks)
+        if not because:
+            side.guard.run("usage", _tell_cached_tokens)
+        return because
+
     side = HttpSide(settings, why, HealthFile(), _engine(), role, behind, higher_first)
     hooks[GENERATE] = carrier(GenerateReqInput, side.guard)
     hooks[TERMINATE] = side.guard.around("sigterm_handler", after=side.terminating)
@@ -88,6 +93,13 @@ def _serve_probe_health(settings: Settings, guard: Guard, hooks: dict[str, Calla
 
     why = functools.partial(_why_passive, app, hooks)
     app.add_middleware(HealthPage, health=probe_health(settings, guard, _engine(), why, HealthFile()))
+
+
+def _tell_cached_tokens() -> None:
+    """Replies say what of a prompt was cached, as with ``--enable-cache-report``: the gate and its clients ask."""
+    from sglang.srt.runtime_context import get_context
+
+    get_context().override("penstock", enable_cache_report=True)
 
 
 def _engine() -> tuple[str, str]:

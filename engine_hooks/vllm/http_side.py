@@ -22,6 +22,7 @@ from engine_hooks.vllm.targets import SERVER_TARGETS
 from engine_hooks.vllm.verify import no_gate, ranks_of, report_problems, unproven_server, vllm_version
 
 _MARK = "penstock"
+_TELLS_CACHED = "enable_prompt_tokens_details"
 _ONE_OF_SEVERAL = "ApiServer_"
 
 
@@ -42,6 +43,8 @@ class Server:
             os.environ[RANKS_VARIABLE] = str(ranks_of(args))
             if not _which_server():
                 os.environ[LABELS_VARIABLE] = f"penstock-{secrets.token_hex(8)}"
+            if self._settings.obeys and hasattr(args, _TELLS_CACHED):
+                setattr(args, _TELLS_CACHED, True)  # the gate and its clients ask what of a prompt was cached
             if self._settings.obeys and (why := no_gate(args)):
                 log.warning("penstock: no gate in this server: %s", why)
 

@@ -51,6 +51,22 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
         14,
         40,
     ),
+    "PenstockClientRepeatsPrefill": (
+        {
+            'penstock_misses_tokens_total{client="claude-cli 2.1.197",side="client"}': "0+4100x60",
+            'penstock_prefill_tokens_total{client="claude-cli 2.1.197"}': "0+10000x60",
+        },
+        14,
+        60,
+    ),
+    "PenstockHitsDied": (
+        {
+            'penstock_tokens_total{kind="cached"}': "0+900x180 162000+200x60",
+            'penstock_tokens_total{kind="prompt"}': "0+1000x240",
+        },
+        185,
+        205,
+    ),
 }
 QUIET = {
     "up": "1x400",
@@ -65,6 +81,8 @@ QUIET = {
     'penstock_overloaded{side="kv"}': "0 0 1 0x400",
     'penstock_tokens_total{kind="cached"}': "0+900x400",
     'penstock_tokens_total{kind="prompt"}': "0+1000x400",
+    'penstock_misses_tokens_total{client="c 1",side="client",cause="compacted"}': "0+500x400",
+    'penstock_prefill_tokens_total{client="c 1"}': "0+10000x400",
     'penstock_hold_seconds_bucket{le="60"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="300"}': "0+5x400",
     'penstock_hold_seconds_bucket{le="+Inf"}': "0+5x400",
@@ -106,7 +124,9 @@ def trouble(alert: str) -> dict[str, Any]:
         whose = {label: whose[label] for label in by[1].split(", ") if label != "le"}
     labels = {**whose, **rule["labels"]}
     texts = {
-        kind: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label.group(1)], text)
+        kind: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda label: labels[label.group(1)], text).replace(
+            "{{ $value | humanizePercentage }}", "41%"
+        )
         for kind, text in rule["annotations"].items()
     }
     expected = [{"exp_labels": labels, "exp_annotations": texts}]

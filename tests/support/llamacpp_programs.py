@@ -74,7 +74,8 @@ class Programs:
         """As a gate makes it."""
         identity = identify([(b"x-session-id", program.encode())], body)
         prompt = await measured(body, 0)
-        ticket = ticket_of(identity, new_turn_id(), prompt=self.contexts.size(identity, prompt), held_bytes=0)
+        size, change = self.contexts.size(identity, prompt), self.contexts.change(identity.program_id, prompt, ())
+        ticket = ticket_of(identity, new_turn_id(), prompt=size, change=change, held_bytes=0)
         self.contexts.remember(program, ticket.turn_id, prompt)
         return ticket
 

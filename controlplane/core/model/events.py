@@ -130,13 +130,22 @@ class TurnsRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSubmitted(ProgramEvent):
-    """gpu_submit: the engine took the turn into its own queue."""
+    """gpu_submit: the engine took the turn into its own queue.
+
+    ``continues``: the earlier turn with whose prompt a gate has compared this one; empty: none has. ``change`` is a
+    ``Cause`` of the client's, empty where the prompt goes on from that one; ``change_at`` the place.
+    """
 
     turn_id: str
     projected_blocks: int
     prompt_tokens: int = 0
     prompt_bytes: int = 0  # of text, where who submits has seen it: no engine has
     trace: str = ""  # as of ``TurnQueued``, which a turn that passes at once does not have
+    client: str = ""  # who asks: name and version
+    continues: str = ""
+    kept_ratio: float = 0.0  # how much of that prompt this one begins with
+    change: str = ""
+    change_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

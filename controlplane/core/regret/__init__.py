@@ -1,12 +1,14 @@
 """What each decision cost and brought: the regret ledger and its verdicts."""
 
+from controlplane.core.model.causes import Cause
 from controlplane.core.regret.hindsight import Hindsight, Least
 from controlplane.core.regret.sentences import LEAST_JUDGED, Sentence, amount, judged, net, note_on, sentences
-from controlplane.core.regret.sums import Sums, Total, total_of
+from controlplane.core.regret.sums import Prefill, Sums, Total, total_of
 from controlplane.core.regret.tracker import RegretLedger
-from controlplane.core.regret.verdict import KINDS, NO_DECISION, Cause, Outcome, Verdict
+from controlplane.core.regret.verdict import CLIENT, KINDS, NO_DECISION, Outcome, Verdict
 
 __all__ = [
+    "CLIENT",
     "KINDS",
     "LEAST_JUDGED",
     "NO_DECISION",
@@ -14,6 +16,7 @@ __all__ = [
     "Hindsight",
     "Least",
     "Outcome",
+    "Prefill",
     "RegretLedger",
     "Sentence",
     "Sums",

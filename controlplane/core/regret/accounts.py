@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from controlplane.core.model.causes import Cause
+from controlplane.core.model.events import TurnSubmitted
 from controlplane.core.model.places import place_of
-from controlplane.core.regret.verdict import Cause
 
 _CAUSE_OF = {
     "release": Cause.RELEASED,
@@ -12,6 +13,8 @@ _CAUSE_OF = {
     "pause": Cause.PAUSED,
     "place": Cause.MOVED,
 }
+
+_KNOWN = frozenset(Cause)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,6 +44,28 @@ class Hold:
     evictable_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a turn that ended had computed, in tokens: its prompt, and that with its reply."""
+
+    turn_id: str
+    prompt_tokens: int
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a turn could find of its program's context, and what its client left of that.
+
+    ``kept_tokens`` of the ``had_tokens`` are in front of the first difference; ``cause`` and ``where`` name it.
+    """
+
+    had_tokens: int
+    kept_tokens: int
+    cause: Cause = Cause.NONE
+    where: str = ""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Account:
     """One program, as far as events and commands told of it."""
@@ -50,9 +75,12 @@ class Account:
     agent: str = ""
     program_class: str = ""
     tool: str = ""
+    client: str = ""
     turns: int = 0  # that ended
     prompt_tokens: int = 0
     context_tokens: int = 0
+    earlier: tuple[Computed, ...] = ()  # its latest turns, the last one behind the others
+    asked: TurnSubmitted | None = None  # what a gate told of the prompt of the turn that has yet to begin
     prefix_tokens: int = 0  # found with its first turn: what it shares with others
     publisher: str = ""  # the engine that ran its last turn
     idle_since_ns: int = 0
@@ -110,14 +138,35 @@ class Account:
                 return decision
         return self.decisions[-1] if self.decisions else None
 
-    def reusable_tokens(self, prompt_tokens: int) -> int:
-        """What of its context a prompt of that length can find; 0 where the history was written anew.
+    def wanted(self, prompt_tokens: int) -> Wanted:
+        """What a prompt of that length could find of what was computed before.
 
+        Where a gate compared it with an earlier one the difference says. Else a shorter prompt is another history.
         A prompt that has no room for the last reply repeats the last prompt only: agents leave reasoning out.
         """
-        if prompt_tokens < self.prompt_tokens:
-            return 0
-        return self.context_tokens if prompt_tokens >= self.context_tokens else self.prompt_tokens
+        told, base = self.asked, self._base()
+        if base is None or told is None:
+            whole = self.context_tokens if prompt_tokens >= self.context_tokens else self.prompt_tokens
+            return _all(whole if prompt_tokens >= self.prompt_tokens else 0)
+        if not told.change:
+            whole = base.context_tokens if prompt_tokens >= base.context_tokens else base.prompt_tokens
+            return _all(min(whole, prompt_tokens) if told.kept_ratio else 0)  # 0: they have nothing in common
+        had = min(base.context_tokens, prompt_tokens)
+        kept = min(had, round(told.kept_ratio * base.prompt_tokens))
+        cause = Cause(told.change) if told.change in _KNOWN else Cause.EDITED  # of a later version
+        return Wanted(had_tokens=had, kept_tokens=kept, cause=cause, where=told.change_at)
+
+    def without_reply(self, cached_tokens: int, had_tokens: int, slack_tokens: int) -> bool:
+        """Whether all was found but the last reply: it then came back in another form than it was computed in."""
+        base, told = self._base(), self.asked
+        if base is None or told is None or told.change or had_tokens <= base.prompt_tokens:
+            return False
+        return abs(cached_tokens - base.prompt_tokens) <= slack_tokens
+
+    def _base(self) -> Computed | None:
+        """The turn that the next one's prompt was compared with."""
+        name = self.asked.continues if self.asked is not None else ""
+        return next((each for each in self.earlier if each.turn_id == name), None) if name else None
 
     def why_missed(self, decision: OpenDecision | None, publisher: str, scheduled_ns: int, *, gone: bool) -> Cause:
         """Why its context was not there. ``gone``: the engine that had it has left."""
@@ -132,3 +181,7 @@ class Account:
         if self.came_ns > decision.until_ns:
             return Cause.TTL_SHORT
         return Cause.HELD if max(scheduled_ns, self.submitted_ns) > decision.until_ns else Cause.PRESSURE
+
+
+def _all(tokens: int) -> Wanted:
+    return Wanted(had_tokens=tokens, kept_tokens=tokens)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from controlplane.core.model.causes import Cause
 from controlplane.core.regret.accounts import Account, Hold, OpenDecision
 from controlplane.core.regret.prices import Prices
 from controlplane.core.regret.returns import NOTHING, Return, as_s, freed_s, pinned_s
 from controlplane.core.regret.sums import Sums
-from controlplane.core.regret.verdict import NO_DECISION, Cause, Outcome, Verdict
+from controlplane.core.regret.verdict import CLIENT, NO_DECISION, Outcome, Verdict
 
 VerdictListener = Callable[[Verdict], None]
 
@@ -46,6 +47,7 @@ class Judge:
             cause=cause,
             hit_tokens=found.hit_tokens,
             again_tokens=found.again_tokens,
+            again_s=found.again_s,
             held_token_s=held_token_s,
             freed_token_s=freed_token_s,
             wait_s=wait_s,
@@ -54,6 +56,17 @@ class Judge:
             paid_s=found.paid_s,
             best_s=found.best_s,
         )
+
+    def blame_client(self, account: Account, now_ns: int, found: Return, cached_tokens: int) -> None:
+        """What it changed was computed again; beside the verdict on whatever was decided."""
+        again = found.client_tokens
+        if again:
+            changed = OpenDecision(kind=CLIENT, number=0, at_ns=account.idle_since_ns)
+            cost_s = self.prices.computing_s(again, cached_tokens)
+            named = {"cause": found.client_cause, "where": found.where}
+            self.tell(
+                account, changed, now_ns, Outcome.MISS, again_tokens=again, again_s=cost_s, cost_s=cost_s, **named
+            )
 
     def close_hold(self, account: Account, hold: Hold, now_ns: int, outcome: Outcome, **sides: Any) -> None:
         """A held turn waits no longer; ``sides``: what it gained, where it ran."""
@@ -67,7 +80,7 @@ class Judge:
         if decision is None:
             return
         ran, again = outcome in (Outcome.RAN, Outcome.ABANDONED), decision.again_tokens
-        pushed_s = self.prices.computing_s(decision.pushed_tokens, 0)
+        pushed_s, again_s = self.prices.computing_s(decision.pushed_tokens, 0), self.prices.computing_s(again, 0)
         self.tell(
             account,
             decision,
@@ -75,7 +88,8 @@ class Judge:
             outcome,
             cause=Cause.RETRACTED if again else Cause.NONE,
             again_tokens=again,
-            cost_s=as_s(decision.launch_ns) + pushed_s + self.prices.computing_s(again, 0),
+            again_s=again_s,
+            cost_s=as_s(decision.launch_ns) + pushed_s + again_s,
             gain_s=self.usual_wait_s if ran else 0.0,
             estimated=True,
         )
@@ -93,6 +107,7 @@ class Judge:
 
     def tell(self, account: Account, opened: OpenDecision, now_ns: int, outcome: Outcome, **sides: Any) -> None:
         """A verdict falls."""
+        is_miss = bool(sides.get("again_tokens") and sides.get("cause"))
         verdict = Verdict(
             number=opened.number,
             kind=opened.kind,
@@ -103,6 +118,8 @@ class Judge:
             tenant=account.tenant,
             program_class=account.program_class,
             tool=account.tool,
+            client=account.client,
+            computed_tokens=self.sums.client(account.client).computed_tokens if is_miss else 0,
             context_tokens=account.context_tokens,
             **sides,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controlplane.core.regret.sums import Sums, Total
-from controlplane.core.regret.verdict import NO_DECISION, Outcome
+from controlplane.core.regret.verdict import CLIENT, NO_DECISION, Outcome
 
 LEAST_JUDGED = 20  # fewer are an accident
 _OPEN = {Outcome.REJECTED, Outcome.UNKNOWN}  # nothing shows what came of the decision
@@ -106,7 +106,26 @@ def sentences(sums: Sums) -> list[Sentence]:
         of = f"{missed.count:,} contexts" if missed.count > 1 else "a context"
         lost = f"{amount(missed.cost_s)} of recomputing in all: {missed.again_tokens:,} tokens"
         found.append(Sentence(about="undecided", text=f"Leaving {of} alone cost {lost}", judged=missed.count))
+    found += _of_clients(sums)
     return found
+
+
+def _of_clients(sums: Sums) -> list[Sentence]:
+    """What clients had computed again themselves; the two that had most are named."""
+    changed = _total(sums, (CLIENT,))
+    if not changed.again_tokens:
+        return []
+    worst = sorted(sums.clients.items(), key=lambda each: -each[1].client_tokens)[:2]
+    shares = [
+        f"{name or 'an unknown client'} {each.client_tokens / each.computed_tokens:.0%} of its prefill"
+        for name, each in worst
+        if each.client_tokens and each.computed_tokens >= each.client_tokens
+    ]
+    of = f", {' and '.join(shares)}" if shares else ""
+    lost = f"{amount(changed.cost_s)} of recomputing in all: {changed.again_tokens:,} tokens{of}"
+    turns = f"{changed.count:,} turns" if changed.count > 1 else "a turn"
+    text = f"Clients that changed the prompt of {turns} cost {lost}"
+    return [Sentence(about="clients", text=text, judged=changed.count)]
 
 
 def note_on(said: Iterable[Sentence]) -> str:

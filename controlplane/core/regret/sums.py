@@ -3,7 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controlplane.core.regret.verdict import Cause, Outcome, Verdict
+from controlplane.core.model.causes import CLIENT_CAUSES, Cause
+from controlplane.core.regret.verdict import Outcome, Verdict
+
+OTHERS = "others"
+_MOST_CLIENTS = 64  # names and versions that are told apart: each is a label of metrics
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,11 +63,34 @@ def total_of(verdicts: Iterable[Verdict]) -> Total:
 
 
 @dataclass(slots=True, kw_only=True)
+class Again:
+    """What was computed again for one cause: how often, how many tokens, and an engine's seconds of prefill."""
+
+    misses: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefill:
+    """Of one client and version: tokens that were computed for its turns, and those of them that were again."""
+
+    computed_tokens: int = 0
+    again: dict[Cause, Again] = field(default_factory=dict)
+
+    @property
+    def client_tokens(self) -> int:
+        """Of those that were computed again, for which the client is the reason."""
+        return sum(each.tokens for cause, each in self.again.items() if cause in CLIENT_CAUSES)
+
+
+@dataclass(slots=True, kw_only=True)
 class Sums:
     """All verdicts of a ledger, by kind, outcome and cause; so few that each may be a metric of its own."""
 
     totals: dict[tuple[str, Outcome, Cause], Total] = field(default_factory=dict)
     all: Total = field(default_factory=Total)
+    clients: dict[str, Prefill] = field(default_factory=dict)  # by name and version, as gates read them
     returns: int = 0  # turns that came back to a context
     ends: int = 0  # of programs
     pins_lost: int = 0  # that engines gave up before their time
@@ -74,6 +101,19 @@ class Sums:
         key = verdict.kind, verdict.outcome, verdict.cause
         self.totals.setdefault(key, Total()).add(verdict)
         self.all.add(verdict)
+        if verdict.again_tokens and verdict.cause:
+            again = self.client(verdict.client).again.setdefault(verdict.cause, Again())
+            again.misses += 1
+            again.tokens += verdict.again_tokens
+            again.seconds += verdict.again_s
+
+    def client(self, name: str) -> Prefill:
+        """Its sums; those of all others where there are too many."""
+        found = self.clients.get(name)
+        if found is None:
+            name = name if len(self.clients) < _MOST_CLIENTS else OTHERS
+            found = self.clients.setdefault(name, Prefill())
+        return found
 
     @property
     def comes_back_ratio(self) -> float:

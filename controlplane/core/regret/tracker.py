@@ -17,18 +17,20 @@ from typing import Any
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
+from controlplane.core.model.causes import Cause
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import Program, class_of, seconds
-from controlplane.core.regret.accounts import Account, Hold, OpenDecision
+from controlplane.core.regret.accounts import Account, Computed, Hold, OpenDecision
 from controlplane.core.regret.judge import Judge, VerdictListener
 from controlplane.core.regret.returns import as_s, found_by
-from controlplane.core.regret.verdict import NO_DECISION, Cause, Outcome, Verdict
+from controlplane.core.regret.verdict import NO_DECISION, Outcome, Verdict
 
 LEAST_HOLD_NS = seconds(0.1)  # a shorter one is the way to the daemon and back
 _FORGOTTEN_NS = seconds(3600)  # who was silent for so long is not waited for
 _LOOK_EVERY_NS = seconds(60)
 _LATE_NS = seconds(5)  # what is said of a run behind its end is of its last turn, and came on another connection
 _FADE = 0.98
+_MOST_EARLIER = 4  # turns whose prompts a gate remembers of a program
 
 
 def _ignore(verdict: Verdict) -> None:
@@ -177,6 +179,8 @@ class RegretLedger(Judge):
         account = self._account(event.program_id, now_ns)
         account.came_ns = account.came_ns or now_ns
         account.submitted_ns = now_ns
+        account.client = intern(event.client) if event.client else account.client
+        account.asked = event if event.continues else None
         pool = self.prices.pool(place_of(event.publisher))
         needed_tokens = max(0, event.projected_blocks * pool.block_tokens - account.context_tokens)
         hold = account.take_hold(event.turn_id)
@@ -206,17 +210,25 @@ class RegretLedger(Judge):
         account = self._account(event.program_id, now_ns)
         if account.began_turn == event.turn_id:
             return
+        account.runs = True
+        if event.prompt_tokens <= 0:
+            return  # from an engine without a plugin, which tells at the turn's end how long it was
         account.began_turn = event.turn_id
         self.prices.prefilled(event)
+        self.sums.client(account.client).computed_tokens += max(0, event.prompt_tokens - event.cached_tokens)
         if account.admit is not None and not account.admit.launch_ns:
             account.admit.launch_ns = max(1, event.launch_delay_ns)
         if not account.turns:
             account.prefix_tokens = event.cached_tokens
-        elif event.prompt_tokens > 0:
+        else:
             self._came_back(account, event, now_ns)
-        account.decisions = ()
+        self._began(account)
+
+    @staticmethod
+    def _began(account: Account) -> None:
+        """What was said of its context before this turn is over."""
+        account.decisions, account.asked = (), None
         account.came_ns = account.submitted_ns = 0
-        account.runs = True
 
     def _turn_ended(self, event: ev.TurnEnded, now_ns: int) -> None:
         account = self._account(event.program_id, now_ns)
@@ -224,13 +236,16 @@ class RegretLedger(Judge):
             return
         account.ended_turn = event.turn_id
         account.runs = False
+        if account.began_turn != event.turn_id:
+            self._began(account)  # nobody told what it found
         account.take_hold(event.turn_id)
         if account.admit is not None:
             account.admit.again_tokens = event.recomputed_tokens
             self.close_admit(account, now_ns, Outcome.RAN if event.ok else Outcome.ABANDONED)
         elif event.recomputed_tokens:
             again, nobody = event.recomputed_tokens, OpenDecision(kind=NO_DECISION, number=0, at_ns=now_ns)
-            sides = {"again_tokens": again, "cost_s": self.prices.computing_s(again, 0)}
+            cost_s = self.prices.computing_s(again, 0)
+            sides = {"again_tokens": again, "again_s": cost_s, "cost_s": cost_s}
             self.tell(account, nobody, now_ns, Outcome.MISS, cause=Cause.RETRACTED, **sides)
         if not event.ok:
             return
@@ -239,6 +254,8 @@ class RegretLedger(Judge):
             account.program_class = intern(class_of(account.tenant, account.agent, event.prompt_tokens))
         account.prompt_tokens = event.prompt_tokens
         account.context_tokens = event.prompt_tokens + event.output_tokens
+        computed = Computed(event.turn_id, event.prompt_tokens, account.context_tokens)
+        account.earlier = (*account.earlier[1 - _MOST_EARLIER :], computed)
         account.publisher, account.tool = intern(event.publisher), intern(event.tool)  # few, of very many programs
         account.idle_since_ns = now_ns
 
@@ -292,6 +309,7 @@ class RegretLedger(Judge):
                 self.close_decision(account, decision, now_ns, Outcome.REPLACED)
         nobody = OpenDecision(kind=NO_DECISION, number=0, at_ns=account.idle_since_ns)
         self.close_decision(account, last or nobody, now_ns, found.outcome, found)
+        self.blame_client(account, now_ns, found, event.cached_tokens)
 
     def _forget(self, account: Account, now_ns: int) -> None:
         del self._accounts[account.program_id]

@@ -8,10 +8,15 @@ pool is not full that counts in proportion: room that nobody wanted cost nobody 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controlplane.core.model.causes import Cause
+
 NO_DECISION = "nobody"
 """The kind of a verdict on what nobody decided: a context went, and was asked for again."""
 
-KINDS = ("retain", "release", "demote", "discard", "place", "pause", "hold", "admit", NO_DECISION)
+CLIENT = "client"
+"""The kind of a verdict on what no decision could have spared: a client changed what had been computed."""
+
+KINDS = ("retain", "release", "demote", "discard", "place", "pause", "hold", "admit", NO_DECISION, CLIENT)
 """What verdicts are about."""
 
 
@@ -23,27 +28,10 @@ class Outcome(StrEnum):
     ENDED = "ended"  # there was no next turn
     REPLACED = "replaced"  # another decision came before anything happened
     REJECTED = "rejected"  # the engine would not
-    REWRITTEN = "rewritten"  # the agent asks for another history, of which nothing could be cached
+    REWRITTEN = "rewritten"  # the client changed so much that nothing of the context could be found
     RAN = "ran"  # of an admission or a hold: the turn was run
     ABANDONED = "abandoned"  # of a hold: the client went
     UNKNOWN = "unknown"  # what followed was not seen
-
-
-class Cause(StrEnum):
-    """Why a context was not there, or why a pin ended."""
-
-    NONE = ""
-    TTL_SHORT = "ttl_short"  # the program came back after its pin had ended
-    HELD = "held"  # it came back in time, and was held until its pin had ended
-    RECLAIMED = "reclaimed"  # the engine gave the pin up for a turn that needed room
-    PRESSURE = "pressure"  # others took its room, and no pin was in force
-    RELEASED = "released"
-    DEMOTED = "demoted"
-    DISCARDED = "discarded"
-    PAUSED = "paused"
-    MOVED = "moved"  # its turn ran on another engine
-    ENGINE_GONE = "engine_gone"  # the engine ended or began anew, and its memory with it
-    RETRACTED = "retracted"  # the engine threw the running turn out, for lack of room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +52,13 @@ class Verdict:
     tenant: str = ""
     program_class: str = ""  # by what was known when the program came: ``model.types.class_of``
     tool: str = ""  # what the program did in the gap that was decided about
+    client: str = ""  # its name and version, as a gate read them; empty: no gate told
+    where: str = ""  # of a client's cause: the first place in the prompt that differs
     context_tokens: int = 0
     hit_tokens: int = 0  # of its own context, on the device
     again_tokens: int = 0
+    again_s: float = 0.0  # of the cost: to compute them, or to load what was found below the device
+    computed_tokens: int = 0  # of a miss: in all turns of its client, since its ledger began
     held_token_s: float = 0.0  # KV that was kept for it
     freed_token_s: float = 0.0  # KV that others could have
     wait_s: float = 0.0

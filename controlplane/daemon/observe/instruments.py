@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from controlplane.core.model.causes import side_of
 from controlplane.core.model.events import REFUSALS
 from controlplane.core.regret import Sums
 from controlplane.daemon.shadow.shadow import DECIDES, FAILED, THIN, ShadowStatus
@@ -102,6 +103,23 @@ def _verdicts(value: str, *labels: str) -> Callable[[Sums], Values]:
     return read
 
 
+def _again(value: str) -> Callable[[Sums], Values]:
+    """What was computed again, by client, by who could have spared it, and by cause."""
+
+    def read(sums: Sums) -> Values:
+        return [
+            (getattr(again, value), {"client": name, "side": side_of(cause), "cause": cause.value})
+            for name, prefill in list(sums.clients.items())  # in any thread: a copy
+            for cause, again in list(prefill.again.items())
+        ]
+
+    return read
+
+
+def _prefill(sums: Sums) -> Values:
+    return [(prefill.computed_tokens, {"client": name}) for name, prefill in list(sums.clients.items())]
+
+
 REGRET: tuple[Instrument[Sums], ...] = (
     _counter(
         "penstock.verdicts",
@@ -139,6 +157,21 @@ REGRET: tuple[Instrument[Sums], ...] = (
         "",
         lambda sums: [(sums.pins_lost, {})],
         "Pins that engines gave up before their time",
+    ),
+    _counter(
+        "penstock.prefill.tokens", "{token}", _prefill, "Tokens that were prefilled, by client and its version"
+    ),
+    _counter(
+        "penstock.misses.tokens",
+        "{token}",
+        _again("tokens"),
+        "Of these, tokens computed again, by client, by whose side could have spared them, and why",
+    ),
+    _counter(
+        "penstock.misses.time",
+        "s",
+        _again("seconds"),
+        "Time of prefill for tokens computed again, by client, by whose side could have spared it, and why",
     ),
 )
 

@@ -18,6 +18,7 @@ from controlplane.core.regret import (
     sentences,
 )
 from controlplane.core.regret.descriptions import what_happened
+from controlplane.daemon.observe.recomputing import Recomputing
 
 _MOST_LATEST = 12
 
@@ -56,18 +57,24 @@ class RegretView:
     latest: list[Latest]  # the newest first
 
 
+def _ignore(text: str) -> None:
+    """Nobody wants to know."""
+
+
 class Regrets:
-    """A recorder of what happens while its daemon leads. Who is in ``on_verdict`` is told of each verdict.
+    """A recorder of what happens while its daemon leads. Who is in ``on_verdict`` is told of each verdict, and
+    ``found`` once a minute which clients have much computed again.
 
     What a daemon did not see to its end is unknown: when it begins to lead it takes contexts over from its
     controller, and when it ends, or leads no more, what is open is closed as unknown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, found: Callable[[str], None] = _ignore) -> None:
         self.on_verdict: list[Callable[[Verdict], None]] = []
         self._latest: deque[Verdict] = deque(maxlen=_MOST_LATEST)
         self._ledger = RegretLedger(self._publish)
         self._is_awake = False
+        self._found, self._recomputing = found, Recomputing()
 
     @property
     def sums(self) -> Sums:
@@ -89,6 +96,8 @@ class Regrets:
     def tick(self, now_ns: int) -> None:
         if self._is_awake:
             self._ledger.tick(now_ns)
+            if (text := self._recomputing.look(self._ledger.sums, now_ns)) is not None:
+                self._found(text)
 
     def command(self, command: Command, now_ns: int) -> None:
         if self._is_awake:

@@ -84,10 +84,15 @@ class DaemonHealth:
     disk_silent_s: float = 0.0  # for so long the disk has not taken a write, or said how full it is
     left_out: dict[str, int] = field(default_factory=dict)  # writes that the disk was too slow for, by file
     unreadable: str = ""  # what of the fleet's list of engines was not understood when it was last read
+    recomputing: str = ""  # which clients have much of their prefill computed again, and why
     files: int = -1
     most_files: int = -1
     lately: dict[str, int] = field(default_factory=dict)
     named: TurnCounts = field(default_factory=TurnCounts)
+
+    def recompute(self, found: str) -> None:
+        """Note which clients have much of their prefill computed again; empty: none."""
+        self.recomputing = found
 
     def cannot_read(self, what: str) -> None:
         """Note what of the fleet's list of engines cannot be read; empty: nothing."""
@@ -314,6 +319,12 @@ RULES = (
         LOOK,
         _lately("rejected", "events made no sense"),
         "check that all parts have the same version",
+    ),
+    Rule(
+        "prefill_repeated",
+        LOOK,
+        lambda s: s.own.recomputing,
+        "penstock misses --by client shows where its prompts differ; PENSTOCK_REPAIR at the gate mends some of it",
     ),
     Rule("config_refused", LOOK, lambda s: s.config.refused, "correct the file, or restore it"),
     Rule(

@@ -107,6 +107,7 @@ class TurnService:
             prefix_tokens=prompt.prefix_tokens,
             context=prompt.context,
             trace=gated.ticket.trace,
+            change=gated.ticket.change,
         )
         return self.driver.submit(call), prompt
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from controlplane.core.model.causes import Change
 from controlplane.core.model.errors import ControlPlaneError
 from controlplane.lab.sim.decode_batch import Decoding
 from controlplane.lab.sim.prefix_cache import Node, PrefixCache
@@ -34,6 +35,7 @@ class Call:
     tool: str = ""
     tool_calls: int = -1
     trace: str = ""  # the client's span
+    change: Change = field(default_factory=Change)  # of the prompt, as a gate saw it
     context: str = ""  # the cached context that it continues, where that is not simply its program's
 
     @property

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane.core.model.causes import CHANGE_FIELDS
 from controlplane.core.model.events import FirstToken, PoolSampled, TurnEnded, TurnSubmitted
 from controlplane.lab.sim.call import Progress
 from controlplane.lab.sim.scheduler import Scheduler
@@ -32,6 +33,7 @@ def submitted(publisher: Publisher, turn: Progress, projected_blocks: int, now_n
         projected_blocks=projected_blocks,
         prompt_tokens=turn.call.prompt_tokens,
         trace=turn.call.trace,
+        **{name: getattr(turn.call.change, name) for name in CHANGE_FIELDS},
     )
 
 

@@ -401,6 +401,11 @@ class TurnSubmitted(google.protobuf.message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: builtins.int
     PROMPT_BYTES_FIELD_NUMBER: builtins.int
     TRACE_FIELD_NUMBER: builtins.int
+    CLIENT_FIELD_NUMBER: builtins.int
+    CONTINUES_FIELD_NUMBER: builtins.int
+    KEPT_RATIO_FIELD_NUMBER: builtins.int
+    CHANGE_FIELD_NUMBER: builtins.int
+    CHANGE_AT_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     projected_blocks: builtins.int
@@ -411,6 +416,16 @@ class TurnSubmitted(google.protobuf.message.Message):
     """Size of the prompt's text, in bytes; 0 where not known."""
     trace: builtins.str
     """The client's span, as W3C's `traceparent` has it; empty where it sent none, or the engine cannot tell."""
+    client: builtins.str
+    """Name and version of the client, as its user agent has them; empty where no gate told."""
+    continues: builtins.str
+    """The id of an earlier turn of the program, with whose prompt a gate compared this one; empty for none."""
+    kept_ratio: builtins.float
+    """How much of that turn's prompt this one begins with: 1 for all of it."""
+    change: builtins.str
+    """What its client changed, as model_changed or tools_reordered; empty where it goes on from that prompt."""
+    change_at: builtins.str
+    """Where in the prompt, as `system[0] bytes 0-256`."""
     def __init__(
         self,
         *,
@@ -420,8 +435,13 @@ class TurnSubmitted(google.protobuf.message.Message):
         prompt_tokens: builtins.int = ...,
         prompt_bytes: builtins.int = ...,
         trace: builtins.str = ...,
+        client: builtins.str = ...,
+        continues: builtins.str = ...,
+        kept_ratio: builtins.float = ...,
+        change: builtins.str = ...,
+        change_at: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["program_id", b"program_id", "projected_blocks", b"projected_blocks", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "trace", b"trace", "turn_id", b"turn_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["change", b"change", "change_at", b"change_at", "client", b"client", "continues", b"continues", "kept_ratio", b"kept_ratio", "program_id", b"program_id", "projected_blocks", b"projected_blocks", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "trace", b"trace", "turn_id", b"turn_id"]) -> None: ...
 
 global___TurnSubmitted = TurnSubmitted
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.regret import Sums, Verdict, amount, net, sentences
+from controlplane.core.regret import Cause, Sums, Verdict, amount, net, sentences
 from controlplane.core.regret.verdict import Outcome
 
 
@@ -46,6 +46,19 @@ def test_what_nobody_decided_is_a_sum() -> None:
     add(sums, 1, "nobody", Outcome.MISS, again_tokens=4000, cost_s=90.0)
     assert [each.text for each in sentences(sums)] == [
         "Leaving 2 contexts alone cost 1.5 min of recomputing in all: 4,000 tokens"
+    ]
+
+
+def test_clients_that_change_their_prompts_are_named_with_their_share() -> None:
+    sums = Sums()
+    for name, computed in (("claude-cli 2.1.197", 10_000), ("codex 0.171", 100_000), ("aider 1", 100)):
+        sums.client(name).computed_tokens += computed
+    sides = {"cause": Cause.COMPACTED, "again_tokens": 4100, "cost_s": 4.1}
+    add(sums, 1, "client", Outcome.MISS, client="claude-cli 2.1.197", **sides)
+    add(sums, 1, "client", Outcome.MISS, client="codex 0.171", **sides)
+    assert [each.text for each in sentences(sums)] == [
+        "Clients that changed the prompt of 2 turns cost 8.2 s of recomputing in all: 8,200 tokens, "
+        "claude-cli 2.1.197 41% of its prefill and codex 0.171 4% of its prefill"
     ]
 
 

@@ -108,6 +108,7 @@ TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "engine_passive": lambda s: replace(s, passive_engines=(f"engine: {STRANGE}",)),
     "events_refused": lambda s: replace(s, own=DaemonHealth(lately={"refused": 3}), last_rejection=STRANGE),
     "events_rejected": lambda s: replace(s, own=DaemonHealth(lately={"rejected": 4}), last_rejection=STRANGE),
+    "prefill_repeated": lambda s: replace(s, own=DaemonHealth(recomputing=f"{STRANGE}: 41% of prefill again")),
     "config_refused": lambda s: replace(s, config=replace(s.config, refused=STRANGE)),
     "shadow_failed": lambda s: replace(s, shadow=shadow_that_failed()),
     "turns_unnamed": lambda s: replace(s, own=DaemonHealth(named=TurnCounts([60, 40], [9000, 1000], [900, 800]))),

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from controlplane.cli.app import app
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.types import seconds
-from controlplane.core.regret import Cause, Outcome, Sums, Verdict
+from controlplane.core.regret import CLIENT, Cause, Outcome, Sums, Verdict
 from controlplane.daemon.observe.instruments import REGRET, make
+from controlplane.daemon.observe.recomputing import Recomputing
 from controlplane.operate.explain import lines, sentence, story
 from controlplane.operate.regret import BY, read_regret, rows
 from controlplane.wire.decisions import VerdictRecord, read_decisions
@@ -198,3 +199,28 @@ def test_a_verdict_in_words_says_both_sides() -> None:
         "+0.90s: after 3.0s its context was there; gained 900 tokens found (1.20s); "
         "cost 2,700 token-seconds of memory (0.30s)"
     )
+
+
+def test_a_client_that_has_much_computed_again_is_named() -> None:
+    """By the last half hour: one that has stopped to is named no more."""
+    sums, recomputing = Sums(), Recomputing()
+    miss = Verdict(
+        kind=CLIENT,
+        program_id="p",
+        opened_ns=0,
+        closed_ns=1,
+        outcome=Outcome.MISS,
+        cause=Cause.VOLATILE,
+        again_tokens=41_000,
+        client="claude-cli 2.1.197",
+    )
+    found = []
+    for minute in range(70):
+        sums.client(miss.client).computed_tokens += 100_000
+        if minute < 20:
+            sums.add(miss)
+        found.append(recomputing.look(sums, seconds(60 * minute + 1)))
+        assert recomputing.look(sums, seconds(60 * minute + 2)) is None, "once a minute"
+    why = "41% of prefill is computed again, as its system prompt has a part that changes by itself"
+    assert found[10] == f"claude-cli 2.1.197: {why}"
+    assert found[-1] == ""
