@@ -10,18 +10,15 @@ from controlplane.core.estimators.prompt_size import SIZE_FIELDS
 from controlplane.core.model.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
 from controlplane.core.model.errors import LocalEventError
 from controlplane.core.model.events import (
-    CalledTool,
     Event,
     OpenTurn,
     ProgramArrived,
     ProgramEnded,
     PublisherState,
-    ReplyRead,
     TurnAbandoned,
     TurnQueued,
     TurnsRefused,
 )
-from controlplane.core.model.text import sanitize
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
 from controlplane.gate.authority import Authority, Mode
@@ -30,6 +27,7 @@ from controlplane.gate.holds import Held, Holds
 from controlplane.gate.limits import GateLimits
 from controlplane.gate.places import Places
 from controlplane.gate.programs import FOR_GOOD, ProgramTable, Proofs, RootProgram
+from controlplane.gate.replies import Calls, said_by_reply
 from controlplane.gate.tenants import Tenants
 from controlplane.gate.tickets import REFUSED, Entered, GateCounters, Refused, Ticket, refusal
 
@@ -182,24 +180,9 @@ class Gate:
         root_id = self._programs.root_id(program_id)
         return root_id if root_id != program_id else ""
 
-    def reply_read(
-        self, ticket: Ticket, tools: Sequence[str], calls: Sequence[CalledTool] = (), *, is_last: bool = False
-    ) -> None:
-        """Report which tools the turn's reply calls, and ``calls`` by their ids.
-
-        ``is_last``: the client declared this turn its last.
-        """
-        self._send(
-            ReplyRead(
-                program_id=ticket.program_id,
-                turn_id=ticket.turn_id,
-                tool=sanitize(tools[0]) if tools else "",  # a model may write anything
-                tool_calls=len(tools),
-                is_last=is_last,
-                calls=calls,
-            ),
-            False,
-        )
+    def reply_read(self, ticket: Ticket, tools: Sequence[str], calls: Calls = (), *, is_last: bool = False) -> None:
+        """Report which tools the turn's reply calls. ``is_last``: the client declared this turn its last."""
+        self._send(said_by_reply(ticket.program_id, ticket.turn_id, tools, calls, is_last=is_last), False)
 
     def client_ended(self, program_id: str) -> bool:
         """Report that the program's client says that it is over; False for one that is not known here."""

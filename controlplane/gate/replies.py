@@ -4,11 +4,11 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from controlplane.core.model.events import CalledTool
+from controlplane.core.model.events import CalledTool, ReplyRead
 from controlplane.core.model.text import sanitize
 from controlplane.gate.reply_forms import Reply, form_of, stop_sequences
 from controlplane.gate.reply_stream import Documents
@@ -17,6 +17,7 @@ from controlplane.tool_calls.calls import tools_called
 
 _MOST_PROGRAMS = 65_536
 _MOST_IDS = 64  # of one reply's calls
+Calls = Sequence[CalledTool]
 _UNREADABLE = ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError
 
 
@@ -98,6 +99,18 @@ def _id_in(document: Any) -> str:
         if isinstance(holder, dict) and isinstance(name := holder.get("id"), str):
             return name
     return ""
+
+
+def said_by_reply(program_id: str, turn_id: str, tools: Sequence[str], calls: Calls, *, is_last: bool) -> ReplyRead:
+    """What a turn's reply calls, as an event: ``tools`` by name, and ``calls`` by their ids."""
+    return ReplyRead(
+        program_id=program_id,
+        turn_id=turn_id,
+        tool=sanitize(tools[0]) if tools else "",  # a model may write anything
+        tool_calls=len(tools),
+        is_last=is_last,
+        calls=calls,
+    )
 
 
 class ReplyReader:
