@@ -37,7 +37,7 @@ class Row:
 
 
 def spawning(tool: str, **arguments: str) -> Script:
-    """The first prompt that offers that tool calls it; all else is answered in words, its caller after its child."""
+    """The first prompt that offers that tool calls it; all else is answered in words, its caller last."""
     spawned: list[str] = []
 
     def script(body: Mapping[str, Any]) -> Said:
