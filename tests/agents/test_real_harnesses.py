@@ -37,7 +37,7 @@ class Row:
 
 
 def spawning(tool: str, **arguments: str) -> Script:
-    """The first prompt that offers that tool calls it; all else is answered in words."""
+    """The first prompt that offers that tool calls it; all else is answered in words, its caller last."""
     spawned: list[str] = []
 
     def script(body: Mapping[str, Any]) -> Said:
@@ -46,7 +46,8 @@ def spawning(tool: str, **arguments: str) -> Script:
                 if inner.get("name") == tool and not spawned:
                     spawned.append(tool)
                     return Said(tool=tool, arguments=arguments, namespace=each["name"] if "tools" in each else "")
-        return Said()
+        has_called = f'"{tool}"' in json.dumps(body.get("messages") or body.get("input"))
+        return Said(after_s=3.0) if has_called else Said()
 
     return script
 
@@ -115,7 +116,7 @@ ROWS = {
     "codex": Row(
         run=codex,
         script=lambda: spawning("spawn_agent", message="child task: reply with ok", agent_type="default"),
-        programs=[("1", "", 2, "spawn_agent", "rests"), ("2", "1", 1, "", "rests")],
+        programs=[("1", "", 3, "spawn_agent", "rests"), ("2", "1", 1, "", "rests")],
     ),
     "opencode": Row(
         run=opencode,

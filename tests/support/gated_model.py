@@ -25,7 +25,6 @@ from controlplane.gate.asgi import send_json
 from controlplane.gate.carriers import CLAUDE_CODE_AGENT, HEADERS, PARENT_HEADERS
 from controlplane.gate.requests import GATED_PATHS
 
-_THINKS_S = 0.3  # so that what a harness asks at one time is here at one time
 _KEPT_HEADERS = frozenset((*HEADERS, *PARENT_HEADERS, CLAUDE_CODE_AGENT, "user-agent"))
 _KEPT_FIELDS = ("stream", "messages", "input", "system", "instructions", "tools", "metadata", "prompt_cache_key")
 _SHORT = 40  # characters: names and types; what is longer is kept as its digest and its length
@@ -41,6 +40,7 @@ class Said:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = ""  # of the tool: Codex has tools in such
     prompt_tokens: int = 10
+    after_s: float = 0.3  # so that what a harness asks at one time is here at one time
 
 
 Script = Callable[[Mapping[str, Any]], Said]
@@ -129,7 +129,7 @@ class GatedModel:
         )
         self._open.add(number)
         self.came.release()
-        await asyncio.sleep(_THINKS_S)
+        await asyncio.sleep(said.after_s)
         self._open.discard(number)
         events = _FORMS[path](said, body.get("model", "m"))
         if not body.get("stream"):
