@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controlplane.gate.sizing import without_billing
+from controlplane.gate.outlines import BILLING_HEADER
 
 _INSTRUCTIONS = 64  # characters
 _DIGEST = 8  # likewise
@@ -42,13 +42,20 @@ def tool_name(tool: object) -> str:
 def _instructions(body: Mapping[str, Any]) -> str:
     """The agent's instructions before its task, wherever the API has them."""
     for name in ("instructions", "system"):
-        if text := _text(without_billing(body.get(name))):
+        if text := _text(_without_billing(body.get(name))):
             return text
     messages = body.get("messages", body.get("input"))
     first = messages[0] if isinstance(messages, list) and messages else None
     if isinstance(first, Mapping) and first.get("role") in ("system", "developer"):
         return _text(first.get("content"))
     return ""
+
+
+def _without_billing(system: object) -> object:
+    """Claude Code's first line differs with each request, and engines leave it out."""
+    if not isinstance(system, list):
+        return system
+    return [part for part in system if not _text([part]).startswith(BILLING_HEADER)]
 
 
 def _text(content: object) -> str:

@@ -182,18 +182,6 @@ def _head(body: Mapping[str, Any]) -> _Pieces:
     return pieces
 
 
-def without_billing(system: Any) -> Any:
-    """Claude Code's first line differs with each request, and engines leave it out."""
-    if not isinstance(system, list):
-        return system
-    texts = (part.get("text") if isinstance(part, dict) else None for part in system)
-    return [
-        part
-        for part, text in zip(system, texts, strict=True)
-        if not (isinstance(text, str) and text.startswith(BILLING_HEADER))
-    ]
-
-
 def _system_pieces(key: str, value: Any) -> _Pieces:
     """Of one block of the system prompt, or of a message that is one."""
     text = _only_text(value)
