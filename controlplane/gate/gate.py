@@ -17,7 +17,6 @@ from controlplane.core.model.events import (
     PublisherState,
     TurnAbandoned,
     TurnQueued,
-    TurnsRefused,
 )
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
 from controlplane.gate.alarm import Alarm
@@ -29,7 +28,7 @@ from controlplane.gate.places import Places
 from controlplane.gate.programs import FOR_GOOD, ProgramTable, Proofs, RootProgram
 from controlplane.gate.replies import Calls, said_by_reply
 from controlplane.gate.tenants import Tenants
-from controlplane.gate.tickets import REFUSED, Entered, GateCounters, Refused, Ticket, refusal
+from controlplane.gate.tickets import REFUSED, Entered, GateCounters, Refusals, Refused, Ticket, refusal
 
 if TYPE_CHECKING:
     from controlplane.wire.heartbeat import Heartbeat
@@ -73,7 +72,7 @@ class Gate:
         self.hints = ClientHints(lambda: self._authority.bounds(self._now_ns()))
         self._holds = Holds()
         self._alarm = Alarm(self._on_alarm, wall_second_ns=self.limits.wall_second_ns)
-        self._refusals_reported = dict.fromkeys(REFUSED, 0)
+        self._refusals = Refusals(self.counters)
         self._running: dict[str, str] = {}  # turn id -> root id
         self._served_ns = 0  # when a turn was let in last
         self._busy_programs = 0
@@ -211,7 +210,7 @@ class Gate:
         now_ns = self._now_ns()
         for held in list(self._holds):
             self._refuse_held(held, self._refused(held.ticket, "gate_closed", _CLOSED, now_ns - held.since_ns))
-        self._report_refusals()
+        self._refusals.tell(self._send)
         self._alarm.cancel()
 
     # -- the daemon ----------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class Gate:
         if self._authority.is_outdated(beat, received_ns):
             self.counters.outdated += 1
             return False
-        self._report_refusals()
+        self._refusals.tell(self._send)
         if not self._authority.renew(beat, received_ns):
             self._arm()
             return True
@@ -491,12 +490,8 @@ class Gate:
 
     def _refused(self, ticket: Ticket, code: str, message: str, hold_ns: int = 0) -> Refused:
         """Count a refusal by its code. A client takes a 503 for the server's state, a 429 for its own excess."""
-        self._count(code)
+        self._refusals.count(code)
         return refusal(self.limits, ticket, 429 if code == "queue_full" else 503, code, message, hold_ns)
-
-    def _count(self, code: str) -> None:
-        counter = REFUSED[code]
-        setattr(self.counters, counter, getattr(self.counters, counter) + 1)
 
     def _refuse_held(self, held: Held, refused: Refused) -> None:
         self._drop(held)
@@ -516,7 +511,7 @@ class Gate:
     def _sent_away(self, ticket: Ticket, program: RootProgram, now_ns: int, hold_ns: int) -> Refused:
         """A 429 with the daemon's reason, and when to come again if that is any use."""
         code = program.refusal_code if program.refusal_code in REFUSED else "budget_spent"  # of a later version
-        self._count(code)
+        self._refusals.count(code)
         left_ns = program.refused_until_ns - now_ns
         return Refused(
             status=429,
@@ -527,14 +522,6 @@ class Gate:
             hold_ns=hold_ns,
             is_final=program.refused_until_ns == FOR_GOOD,
         )
-
-    def _report_refusals(self) -> None:
-        """Those since the last time: a flood of refusals makes no flood of events."""
-        for code, counter in REFUSED.items():
-            refused = getattr(self.counters, counter)
-            if turns := refused - self._refusals_reported[code]:
-                self._refusals_reported[code] = refused
-                self._send(TurnsRefused(code=code, turns=turns), False)
 
     def _abandon(self, ticket: Ticket, reason: str) -> None:
         self._send(TurnAbandoned(program_id=ticket.program_id, turn_id=ticket.turn_id, reason=reason), False)

@@ -1,10 +1,12 @@
 """Records of the gate: a ticket goes in; an entry or a refusal comes out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model.causes import Change
 from controlplane.core.model.errors import ControlPlaneError
+from controlplane.core.model.events import Event, TurnsRefused
 from controlplane.core.model.hints import NO_HINTS, Hints
 from controlplane.gate.identity import Identity
 from controlplane.gate.limits import GateLimits
@@ -119,3 +121,22 @@ REFUSED = {
     "unserved": "unserved",
 }
 """The counter of each of ``REFUSALS``."""
+
+
+class Refusals:
+    """Counts turns that are refused, and tells of those since the last time: a flood makes none of events."""
+
+    def __init__(self, counters: GateCounters) -> None:
+        self._counters = counters
+        self._told = dict.fromkeys(REFUSED, 0)
+
+    def count(self, code: str) -> None:
+        """One more, by one of the codes of ``REFUSED``."""
+        setattr(self._counters, REFUSED[code], getattr(self._counters, REFUSED[code]) + 1)
+
+    def tell(self, send: Callable[[Event, bool], None]) -> None:
+        for code, counter in REFUSED.items():
+            refused = getattr(self._counters, counter)
+            if turns := refused - self._told[code]:
+                self._told[code] = refused
+                send(TurnsRefused(code=code, turns=turns), False)

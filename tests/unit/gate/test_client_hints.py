@@ -328,7 +328,7 @@ async def test_a_prefetch_brings_back_what_lies_below_while_its_turn_waits_and_t
 async def test_what_nobody_carries_out_is_rejected(
     governed: bool, obeys: bool, body: dict[str, Any], why: str
 ) -> None:
-    bench = Bench(governed=False)
+    bench = Bench(governed=False, options={"continuity": False})
     if governed:
         bench.gate.on_heartbeat(Beat(engine_obeys=obeys))
     exchange = bench.request(CHAT | body | {"kv_hints": {"actions": [action("kv.deref")]}})
