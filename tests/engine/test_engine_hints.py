@@ -7,6 +7,7 @@ from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
 from engine_scene import FCFS, Bus, Scene, play
 from engine_server import EngineServer
 from engine_versions import on_every_version
+from support.daemon_process import eventually
 from tiny_model import words
 
 from controlplane.core.model import commands as cmd
@@ -19,6 +20,12 @@ KV_HINTS = "x-penstock-kv-hints"
 def envelope(kind: str, **payload: object) -> dict[str, object]:
     action = {"action_id": "a", "action_type": kind, "action_version": "1.0", "payload": payload}
     return {"protocol_version": "0.1", "message_id": "m", "actions": [action]}
+
+
+async def is_granted(scene: Scene) -> bool:
+    """Whether the gate has heard that its engine does what it is told, which tells of its pool once a second."""
+    reply = await scene.chat("before", "w1 w2", kv_hints=envelope("kv.deref"))
+    return "accepted" in reply.headers[KV_HINTS]
 
 
 @on_every_version
@@ -40,7 +47,7 @@ def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
     name = f"hinted-{seed}"
 
     async def story(scene: Scene) -> None:
-        await first_turn(scene, f"before-{seed}", seed=seed + 100)  # by now the gate knows what its engine does
+        await eventually(lambda: is_granted(scene), what="a gate that knows what its engine does", timeout_s=60)
         messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
         reply = await scene.chat(name, messages, **asked)
         assert reply.status == 200
