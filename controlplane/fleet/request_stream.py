@@ -353,7 +353,7 @@ class RequestStream:
 
     def _leave_context(self) -> None:
         if self._in_context is not None:
-            self._in_context.over(self._reply.response_id)
+            self._in_context.over(self._reply.reply_id)
 
     def _no_engine(self, ticket: Ticket, hold_ns: int) -> Refused:
         status = HTTPStatus.SERVICE_UNAVAILABLE

@@ -40,9 +40,9 @@ class WatchedReply:
         return self._tape.calls
 
     @property
-    def response_id(self) -> str:
-        """The id that OpenAI's Responses give it; empty where it has none."""
-        return self._tape.response_id
+    def reply_id(self) -> str:
+        """By which its client may name it later; empty where it has none."""
+        return self._tape.reply_id
 
     @property
     def usage(self) -> Usage | None:

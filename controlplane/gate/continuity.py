@@ -237,7 +237,7 @@ class TurnOfContext:
     _context: _Context | None
 
     def over(self, response_id: str = "") -> None:
-        """It is over, once or more; ``response_id``: of its reply in OpenAI's Responses, else empty."""
+        """It is over, once or more; ``response_id``: of its reply, empty where it has none."""
         context, self._context = self._context, None
         if context is not None:
             self._continuity.over(context, response_id)

@@ -227,7 +227,7 @@ class GateMiddleware:
     ) -> None:
         """Report what became of the turn: once, whether its reply is complete, was cut or never began."""
         ticket, body = request.ticket, request.body
-        turn.over(tape.response_id)
+        turn.over(tape.reply_id)
         was_refused = tape.status >= HTTPStatus.BAD_REQUEST  # then it is nowhere's context
         if not (ticket.is_one_turn or was_refused):
             tokens = tape.usage.prompt_tokens if tape.usage is not None else 0

@@ -29,7 +29,7 @@ class ReplyTape:
 
     def __init__(self, path: str, request: Mapping[str, Any] | None) -> None:
         self.status = 0  # until the reply begins
-        self.reply_id = ""  # by which its client may ask for it; empty: it has not been told
+        self.reply_id = ""  # by which its client may name it later; empty: it has not been told
         self.form = form_of(path)
         self._reply = Reply(stops=stop_sequences(request)) if request is not None else None
         self._documents: Documents | None = None
@@ -72,11 +72,6 @@ class ReplyTape:
         return tuple(
             CalledTool(call_id=sanitize(call.call_id), tool=sanitize(call.name)) for call in calls if call.call_id
         )[:_MOST_IDS]
-
-    @property
-    def response_id(self) -> str:
-        """The id that OpenAI's Responses give it; empty where it has none."""
-        return self._reply.response_id if self._reply is not None else ""
 
     @property
     def usage(self) -> Usage | None:

@@ -67,7 +67,6 @@ class Reply:
     ends: dict[int, str] = field(default_factory=dict)  # why each choice ended, in the API's word
     failed: bool = False  # it tells of an error
     unclear: bool = False  # something in it may be for the client to act on
-    response_id: str = ""  # by which a later request may name it
     sizes: dict[str, Any] = field(default_factory=dict)  # as ``usage.sizes_in`` gives them
     _open: dict[tuple[int, Any], Call] = field(default_factory=dict)
 
@@ -191,7 +190,6 @@ def _responses(reply: Reply, part: Mapping[str, Any]) -> None:
         _item(reply, part["item"])
     elif kind in _LAST_EVENTS or not kind:
         whole = part.get("response") or part
-        reply.response_id = str(whole.get("id") or "")
         before, reply.calls = reply.calls, []
         if output := whole.get("output"):
             reply.texts.clear()
