@@ -1,9 +1,10 @@
 """kv-cache-tester's traces, which InferenceX's AgentX runs: a document, or a line, for each session.
 
-**Sources**: callanjfox/kv-cache-tester, ``docs/trace_replay_tester.md`` at 19c263b and ``traces/trace_0079.json``
-at 3269ece; the schema of both in ai-dynamo/aiperf, ``src/aiperf/dataset/loader/weka_trace_models.py`` at 90f31d1;
-and what SemiAnalysisAI/InferenceX, ``infx/datasets/proxy_to_weka.py`` at 3b79cc9 writes, which has no ``stop`` and
-no ``input_types``, so that it does not tell tools from people.
+**Sources**: callanjfox/kv-cache-tester, its docs' ``trace_replay_tester.md`` at 19c263b and
+``traces/trace_0079.json`` at 3269ece; the schema of both in ai-dynamo/aiperf,
+``src/aiperf/dataset/loader/weka_trace_models.py`` at 90f31d1; and what SemiAnalysisAI/InferenceX,
+``infx/datasets/proxy_to_weka.py`` at 3b79cc9 writes, which has no ``stop`` and no ``input_types``, so that it does
+not tell tools from people.
 
 ``t`` is in s since the session began. That of a sub-agent counts from its own begin in some sets (ai-dynamo/aiperf,
 pull request 1396): where its first is before the sub-agent's. Blocks are named by hash: a prompt that has fewer

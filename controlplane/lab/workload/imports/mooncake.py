@@ -2,7 +2,7 @@
 
 **Sources**: kvcache-ai/Mooncake, ``FAST25-release/README.md`` at 40ea55f (``timestamp`` in ms, blocks of 512
 tokens). With ``session_id``, and ``delay`` or ``delay_ms`` in ms, as aiperf 0.13 and Dynamo's ``MooncakeRow`` have
-them; its agentic rows add ``tool_wait_ms`` (ai-dynamo/dynamo, ``docs/agents/agent-tracing.md`` at 01a60e6).
+them; its agentic rows add ``tool_wait_ms`` (ai-dynamo/dynamo, its docs' ``agents/agent-tracing.md`` at 01a60e6).
 Bailian's: alibaba-edu/qwen-bailian-usagetraces-anon, ``README.md`` at 03a51e3 (``timestamp`` in s, a
 ``parent_chat_id`` of -1 for the first request of a chat).
 

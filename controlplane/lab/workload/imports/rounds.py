@@ -3,8 +3,8 @@
 **Sources**: ``profile_export.jsonl`` of aiperf 0.13. TraceLab's rounds: uw-syfi/TraceLab,
 ``example_sessions/sanitized/round_trace.jsonl`` and ``artifacts/utils/DB_SCHEMA.md`` at b889eb7. Dynamo's traces:
 ai-dynamo/dynamo, ``lib/llm/src/request_trace/types.rs`` at 0366e63 (``dynamo.request.trace.v1``: a session is one
-chain of calls), and ``lib/llm/src/agents/trace/types.rs`` at 7d5c5a6 with ``docs/agents/agent-tracing.md`` at
-01a60e6 (``dynamo.agent.trace.v1``: a session is a whole run; its chains are trajectories, at first programs).
+chain of calls), and ``lib/llm/src/agents/trace/types.rs`` at 7d5c5a6 with its docs' ``agents/agent-tracing.md``
+at 01a60e6 (``dynamo.agent.trace.v1``: a session is a whole run; its chains are trajectories, at first programs).
 
 A session is whole when the file ends, so that all are in memory until then, as numbers.
 """
