@@ -1,22 +1,17 @@
-"""A small file of each format, made by hand, and what a count by hand makes of it.
+"""A small file of each format, and what a count by hand makes of it.
 
-``text(n)`` is guessed at ``n`` tokens: four bytes each. A program is its id, its parent and the turn behind which
-it begins, and a turn its tokens of prompt and reply, its tool and the milliseconds until the next.
+Its shape is that of the sources which the readers name; the numbers are made up. ``text(n)`` is guessed at ``n``
+tokens: four bytes each.
 """
 
 import json
 from typing import Any
 
-Turns = list[tuple[int, int, str, float | None]]
-Programs = list[tuple[str, str, int, Turns]]
+from support.request_files import MEASURED, Programs, lines
 
 
 def text(tokens: int) -> str:
     return "abc " * tokens
-
-
-def lines(*values: Any) -> str:
-    return "".join(json.dumps(value) + "\n" for value in values)
 
 
 def _claude(kind: str, at: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -168,106 +163,51 @@ SWE_AGENT = json.dumps(
 )
 
 
-def _interaction(at: int, prompt: int, reply: int, *tools: dict[str, Any]) -> dict[str, Any]:
-    usage = {"input_tokens": prompt, "output_tokens": reply, "cache_read_input_tokens": 4}
-    response = {"content": "", "usage": usage, "tool_calls": list(tools) or None}
-    return {"timestamp": f"2026-01-01T00:00:{at:02}", "provider": "anthropic", "response": response}
+def _step(action: str, execution_time: float, *query: int) -> dict[str, Any]:
+    said = [{"role": "user", "content": text(tokens), "message_type": "observation"} for tokens in query]
+    step = {"action": action, "observation": text(30), "response": text(20), "thought": "", "state": {}}
+    return {**step, "execution_time": execution_time, "query": said or [{}], "extra_info": {}}
+
+
+SWE_AGENT_1 = json.dumps(
+    {
+        "trajectory": [
+            _step("", 0.0, 50, 50),  # its reply could not be parsed, and is not in the history that follows
+            _step("find . -name x", 0.5, 50, 60),
+            _step("submit", 0.25, 50, 60, 20, 31),
+            _step("", 0.0),  # the end, which no model told
+        ],
+        "history": [],
+        "info": {"exit_status": "submitted", "model_stats": {"api_calls": 3}},
+        "replay_config": "{}",
+        "environment": "main",
+    },
+    indent=2,
+)
+
+
+def _interaction(at: int, prompt: int, reply: int, cached: int | None = None) -> dict[str, Any]:
+    usage = {"input_tokens": prompt, "output_tokens": reply, "cache_read_input_tokens": cached}
+    calls = [{"call_id": "c", "name": "bash", "arguments": {"command": "ls"}, "id": None}]
+    response = {"content": text(5), "usage": usage, "tool_calls": calls}
+    said = [{"role": "user", "content": None, "tool_result": {"call_id": "c", "result": text(30), "error": None}}]
+    at_s = f"2026-01-01T00:00:{at:02}.000001"
+    return {"timestamp": at_s, "provider": "anthropic", "input_messages": said, "response": response}
+
+
+def _trae_step(at: str, answered: bool = True) -> dict[str, Any]:
+    return {"timestamp": f"2026-01-01T00:00:{at}", "llm_response": {"content": ""} if answered else None}
 
 
 TRAE = json.dumps(
     {
         "task": "t",
         "llm_interactions": [
-            _interaction(10, 96, 10, {"name": "bash", "arguments": {"command": "ls"}}),
-            _interaction(20, 196, 20),
+            _interaction(10, 96, 10, cached=4),
+            _interaction(20, 0, 0),  # whose usage its API did not tell
         ],
-        "agent_steps": [{"timestamp": "2026-01-01T00:00:10.204"}, {"timestamp": "2026-01-01T00:00:20"}],
+        "agent_steps": [_trae_step("10.204001"), _trae_step("20"), _trae_step("30", answered=False)],
     }
-)
-AGENTX = lines(
-    {
-        "id": "trace_1",
-        "models": ["m"],
-        "block_size": 64,
-        "hash_id_scope": "local",
-        "requests": [
-            {"t": 0, "type": "n", "in": 256, "out": 9, "hash_ids": [1, 2, 3, 4], "stop": "tool_use", "api_time": 2},
-            {
-                "t": 3,
-                "type": "subagent",
-                "agent_id": "agent_001",
-                "requests": [
-                    {"t": 0.5, "type": "s", "in": 70, "out": 3, "hash_ids": [1], "stop": "", "api_time": 4}
-                ],
-            },
-            {"t": 9, "type": "s", "in": 300, "out": 8, "hash_ids": [1, 2, 3, 4], "stop": "end_turn", "api_time": 1},
-            {"t": 70, "type": "s", "in": 320, "out": 7, "hash_ids": [1, 9, 8, 7, 6], "stop": "", "api_time": 1},
-        ],
-    }
-)
-MOONCAKE = lines(
-    {"timestamp": 0, "input_length": 1100, "output_length": 10, "hash_ids": [1, 2, 3]},
-    {"timestamp": 500, "input_length": 100, "output_length": 5, "hash_ids": [4]},
-    {"timestamp": 2000, "input_length": 1700, "output_length": 20, "hash_ids": [1, 2, 5, 6]},
-    {"timestamp": 3000, "input_length": 1100, "output_length": 10, "hash_ids": [1, 7, 8]},
-    {"timestamp": 4000, "input_length": 2100, "output_length": 30, "hash_ids": [1, 2, 5, 9, 10]},
-)
-DYNAMO_REPLAY = lines(
-    {"session_id": "a", "timestamp": 0, "input_length": 100, "output_length": 10, "hash_ids": [1]},
-    {"session_id": "b", "timestamp": 5, "input_length": 50, "output_length": 5, "hash_ids": [2]},
-    {"session_id": "a", "delay": 250, "input_length": 130, "output_length": 10, "hash_ids": [1]},
-)
-AIPERF = lines(
-    {
-        "session_id": "x",
-        "turns": [{"text": text(10), "output_length": 20}, {"text": text(5), "delay": 900, "output_length": 7}],
-    },
-    {"session_id": "y", "turns": [{"text": text(10)}]},
-)
-
-
-def _record(turn: int, begin_s: int, end_s: int, prompt: int, reply: int) -> dict[str, Any]:
-    values = {"input_sequence_length": {"value": prompt}, "output_sequence_length": {"value": reply}}
-    at = {"request_start_ns": (1_700_000_000 + begin_s) * 10**9, "request_end_ns": (1_700_000_000 + end_s) * 10**9}
-    return {"metadata": {"x_correlation_id": "k", "turn_index": turn, **at}, "metrics": values}
-
-
-AIPERF_EXPORT = lines(_record(0, 0, 2, 100, 10), _record(1, 5, 6, 140, 12))
-
-
-def _round(index: int, prompt: int, *stamps: tuple[str, int]) -> dict[str, Any]:
-    events = [{"event_type": kind, "timestamp": f"2026-01-01T00:00:{at:02}Z"} for kind, at in stamps]
-    tools = [{"tool_name": "Bash"}] if any(kind == "tool_call" for kind, _ in stamps) else []
-    row = {"session_id": "claude:1", "round_index": index, "input_tokens_total": prompt, "output_tokens": 9}
-    return {**row, "prefix_tokens": 64, "newly_append_tokens": prompt - 64, "timing_events": events, "tools": tools}
-
-
-TRACELAB = lines(
-    _round(0, 100, ("user_message", 0), ("text", 2), ("tool_call", 3)),
-    _round(1, 150, ("tool_result", 7), ("text", 8)),
-    _round(2, 170, ("user_message", 38), ("text", 39)),
-)
-
-
-def _served(name: str, at_ms: int, took_ms: int, prompt: int, reply: int, parent: str = "") -> dict[str, Any]:
-    request = {"input_tokens": prompt, "output_tokens": reply, "cached_tokens": 0}
-    request |= {"request_received_ms": 1_700_000_000_000 + at_ms, "total_time_ms": took_ms}
-    context = {"session_id": name} | ({"parent_session_id": parent} if parent else {})
-    return _dynamo("request_end", context, request=request)
-
-
-def _dynamo(kind: str, context: dict[str, str], **more: Any) -> dict[str, Any]:
-    return {
-        "timestamp": 1,
-        "event": {"schema": "dynamo.request.trace.v1", "event_type": kind, "agent_context": context, **more},
-    }
-
-
-DYNAMO = lines(
-    _served("root", 0, 1000, 100, 10),
-    _dynamo("tool_end", {"session_id": "root"}, tool={"tool_class": "research"}),
-    _served("child", 1500, 2000, 60, 6, "root"),
-    _served("root", 4000, 500, 150, 12),
 )
 TAU_BENCH = json.dumps(
     [
@@ -287,6 +227,43 @@ TAU_BENCH = json.dumps(
         }
     ]
 )
+
+
+def _said(role: str, at: str, content: str | None, *tools: str, **more: Any) -> dict[str, Any]:
+    calls = [{"id": "c", "name": name, "arguments": {}, "requestor": role} for name in tools] or None
+    at_s = f"2026-01-01T00:00:{at}.000001"
+    return {"role": role, "content": content, "tool_calls": calls, "timestamp": at_s, "usage": None, **more}
+
+
+def _spent(prompt: int, reply: int) -> dict[str, Any]:
+    return {"usage": {"completion_tokens": reply, "prompt_tokens": prompt}}
+
+
+TAU2_BENCH = json.dumps(
+    {
+        "timestamp": "2026-01-01T00:00:00",
+        "info": {},
+        "tasks": [],
+        "simulations": [
+            {
+                "id": "u",
+                "task_id": "7",
+                "trial": 1,
+                "messages": [
+                    _said("assistant", "00", "Hi! How can I help you today?", cost=0.0),  # no model's
+                    _said("user", "02", text(10)),
+                    _said("assistant", "04", None, "find", **_spent(1000, 20)),
+                    _said("tool", "05", text(40), requestor="assistant"),
+                    _said("assistant", "07", text(6), **_spent(1060, 30)),
+                    _said("user", "08", None, "toggle"),  # the person's own, which the agent does not see
+                    _said("tool", "09", text(500), requestor="user"),
+                    _said("user", "11", text(4)),
+                    _said("assistant", "12", text(2)),
+                ],
+            }
+        ],
+    }
+)
 SHARE_GPT = json.dumps(
     [
         {
@@ -300,6 +277,16 @@ SHARE_GPT = json.dumps(
         },
         {"id": "none", "conversations": []},
     ]
+)
+SHARE_GPT_CUT = lines(
+    {
+        "id": "QWJh_7",
+        "conversations": [
+            {"from": "gpt", "value": text(9)},
+            {"from": "human", "value": text(1)},
+            {"from": "gpt", "value": text(3)},
+        ],
+    }
 )
 
 MADE: dict[str, tuple[str, Programs]] = {
@@ -320,43 +307,21 @@ MADE: dict[str, tuple[str, Programs]] = {
     "OpenHands, old": (OPENHANDS_OLD, [("file", "", 0, [(100, 10, "pytest", 7000.0), (130, 12, "", None)])]),
     "mini-swe-agent": (MINI, [("sympy-2", "", 0, [(100, 10, "grep", 2500.0), (200, 20, "", None)])]),
     "SWE-agent": (SWE_AGENT, [("file", "", 0, [(100, 20, "find", 500.0), (150, 5, "", None)])]),
-    "trae-agent": (TRAE, [("file", "", 0, [(100, 10, "ls", 204.0), (200, 20, "", None)])]),
-    "AgentX": (
-        AGENTX,
-        [
-            ("trace_1", "", 0, [(256, 9, "tool_use", 3000.0), (300, 8, "human", 60000.0), (320, 7, "", None)]),
-            ("trace_1/agent_001", "trace_1", 0, [(70, 3, "", None)]),
-        ],
+    "SWE-agent 1": (
+        SWE_AGENT_1,
+        [("file", "", 0, [(100, 20, "bash", 0.0), (110, 20, "find", 500.0), (161, 20, "", None)])],
     ),
-    "Mooncake": (
-        MOONCAKE,
-        [
-            ("file-2", "", 0, [(100, 5, "", None)]),
-            ("file-4", "", 0, [(1100, 10, "", None)]),
-            ("file", "", 0, [(1100, 10, "", 2000.0), (1700, 20, "", 2000.0), (2100, 30, "", None)]),
-        ],
-    ),
-    "Dynamo's replay": (
-        DYNAMO_REPLAY,
-        [("b", "", 0, [(50, 5, "", None)]), ("a", "", 0, [(100, 10, "", 250.0), (130, 10, "", None)])],
-    ),
-    "aiperf": (AIPERF, [("x", "", 0, [(10, 20, "human", 900.0), (35, 7, "", None)])]),
-    "aiperf's export": (AIPERF_EXPORT, [("k", "", 0, [(100, 10, "", 3000.0), (140, 12, "", None)])]),
-    "TraceLab": (
-        TRACELAB,
-        [("claude:1", "", 0, [(100, 9, "Bash", 4000.0), (150, 9, "human", 30000.0), (170, 9, "", None)])],
-    ),
-    "Dynamo": (
-        DYNAMO,
-        [
-            ("root", "", 0, [(100, 10, "research", 1000.0), (150, 12, "", None)]),
-            ("child", "root", 0, [(60, 6, "", None)]),
-        ],
+    "trae-agent": (TRAE, [("file", "", 0, [(100, 10, "ls", 204.0), (140, 5, "", None)])]),
+    "tau2-bench": (
+        TAU2_BENCH,
+        [("u/7/1", "", 0, [(1000, 20, "find", 1000.0), (1060, 30, "human", 4000.0), (1094, 2, "", None)])],
     ),
     "tau-bench": (
         TAU_BENCH,
         [("3/0", "", 0, [(110, 3, "find", None), (153, 6, "human", None), (163, 2, "", None)])],
     ),
     "ShareGPT": (SHARE_GPT, [("QWJh_0", "", 0, [(10, 20, "human", None), (35, 7, "", None)])]),
+    "ShareGPT, cut": (SHARE_GPT_CUT, [("QWJh_7", "", 0, [(10, 3, "", None)])]),
+    **MEASURED,
 }
 """By format: a file, and the programs in it, parents first, in the order in which they are told."""

@@ -1,8 +1,14 @@
 """kv-cache-tester's traces, which InferenceX's AgentX runs: a document, or a line, for each session.
 
-**Source**: the schema of aiperf 0.13 (``weka_trace_models.py``), which reads both. ``t`` is in s since the session
-began; one of a sub-agent that is less than its parent's is counted from there. Blocks are named by hash: a prompt
-that has fewer than half of the last one's in front of it is a new history. Tools have no names.
+**Sources**: callanjfox/kv-cache-tester, its docs' ``trace_replay_tester.md`` at 19c263b and
+``traces/trace_0079.json`` at 3269ece; the schema of both in ai-dynamo/aiperf,
+``src/aiperf/dataset/loader/weka_trace_models.py`` at 90f31d1; and what SemiAnalysisAI/InferenceX,
+``infx/datasets/proxy_to_weka.py`` at 3b79cc9 writes, which has no ``stop`` and no ``input_types``, so that it does
+not tell tools from people.
+
+``t`` is in s since the session began. That of a sub-agent counts from its own begin in some sets (ai-dynamo/aiperf,
+pull request 1396): where its first is before the sub-agent's. Blocks are named by hash: a prompt that has fewer
+than half of the last one's in front of it is a new history. Tools have no names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +21,7 @@ from controlplane.lab.workload.imports.reading import Reading
 from controlplane.lab.workload.imports.records import Record
 
 TOOL = "tool_use"
+_RESULT = "tool_result"
 
 
 def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
@@ -37,21 +44,33 @@ def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
 
 def _calls(requests: Sequence[Fields], begin_s: float) -> list[Call]:
     calls: list[Call] = []
-    blocks: list[int] = []
-    for request in sorted(requests, key=lambda each: each.number("t") or 0.0):
-        at, took = request.number("t") or 0.0, request.number("api_time")
-        at += begin_s if at < begin_s else 0.0
+    before: list[int] = []
+    ordered = sorted(requests, key=_at)
+    origin_s = begin_s if ordered and _at(ordered[0]) < begin_s else 0.0
+    for request in ordered:
+        at, took = origin_s + _at(request), request.number("api_time")
         call = Call(input_tokens=request.count("in"), output_tokens=request.count("out"), sent_s=at)
         call.ended_s = None if took is None else at + took
         call.tools = (TOOL,) if request.any("stop") == TOOL else ()
-        call.by_person = (
-            bool(calls) and not calls[-1].tools and "tool_result" not in str(request.any("input_types"))
-        )
-        before, blocks = blocks, request.array("hash_ids")
-        think_s = request.number("think_time")
-        if calls and calls[-1].ended_s is None and think_s is not None:
-            calls[-1].tool_ms = 1e3 * think_s
-        pairs = zip(before, blocks, strict=False)
-        call.rewrites = 2 * len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) < len(before)
+        if calls:
+            _gap(calls[-1], call, request)
+        if blocks := request.array("hash_ids"):
+            pairs = zip(before, blocks, strict=False)
+            call.rewrites = 2 * len(list(takewhile(lambda pair: pair[0] == pair[1], pairs))) < len(before)
+            before = blocks
         calls.append(call)
     return calls
+
+
+def _at(request: Fields) -> float:
+    return request.number("t") or 0.0
+
+
+def _gap(last: Call, call: Call, request: Fields) -> None:
+    """What the request tells of the time before it."""
+    given, think_s = request.array("input_types"), request.number("think_time")
+    if _RESULT in given:
+        last.tools = (TOOL,)
+    call.by_person = bool(given) and not last.tools
+    if last.ended_s is None and think_s is not None:
+        last.tool_ms = 1e3 * think_s

@@ -3,7 +3,8 @@
 **Source**: files that Claude Code 2.1.197 wrote. A reply is one line for each block of its content, all with the
 same ``message.id`` and ``usage``; a request's time is that of the last result or message before it. Before 2.0 the
 sub-agents' lines (``isSidechain``) stood in the session's own file, without an ``agentId``. AgentCgroup's
-``trace.jsonl`` is such a file, too.
+``trace.jsonl`` is such a file, of Claude Code 2.0.0 with a local model (eunomia-bpf/agentcgroup,
+``experiments/all_images_local/*/attempt_1/trace.jsonl`` at 76fc456).
 """
 
 from collections.abc import Iterator

@@ -28,6 +28,8 @@ from controlplane.lab.workload.imports.records import Record, records
 from controlplane.lab.workload.trace_lines import BadProgram, ProgramLine, within
 
 _LOOK_RECORDS = 50  # of a file, for one that a format knows: sessions begin with lines of their own
+# Columns: of HPMLL/BurstGPT; and of Azure/AzurePublicDataset, ``AzureLLMInferenceDataset2023.md`` at 1a61e6c (of
+# 2024 alike) and, with a NumImages before it, ``AzureLMMInferenceDataset2025.md`` at 517b239.
 _SINGLE_REQUESTS = {b"request tokens": "BurstGPT", b"contexttokens": "Azure's LLM inference trace"}
 
 

@@ -1,9 +1,14 @@
 """Conversations that are lists of messages: each of the assistant's is a model call on all before it.
 
-**Sources**: ShareGPT (``conversations`` of ``from`` and ``value``; in this form or OpenAI's also the conversations
-of Codex on SWE-bench Pro and vLLM's multi-turn benchmark), tau-bench's results (``traj``), tau2-bench's
-(``simulations``), mini-swe-agent 2.4.6 (``trajectory_format``; a message's ``extra`` has its time and the API's
-answer), aiperf 0.13 (``turns`` of a person's texts, whose replies have a length only).
+**Sources**: ShareGPT (``conversations`` of ``from`` and ``value``); in this form also Codex on SWE-bench Pro
+(Inferact/codex_swebenchpro_traces on Hugging Face, read of in herotai214/router,
+``benchmarks/dataset/CODEX_SWEBENCHPRO.md`` at 80d80a4: its ``human`` is the harness, which nothing in the file
+tells, so that its gaps are called a person's; it has no times). vLLM's multi-turn benchmark is OpenAI's form.
+tau-bench's results (``traj``): sierra-research/tau-bench, ``tau_bench/types.py`` at 01ed5e3 and
+``historical_trajectories/gpt-4o-airline.json`` at 7362a17. tau2-bench's (``simulations``): sierra-research/
+tau2-bench, ``src/tau2/data_model/message.py`` at 2e2a017 and ``orchestrator/orchestrator.py`` at 07a1081.
+mini-swe-agent 2.4.6 (``trajectory_format``; a message's ``extra`` has its time and the API's answer). aiperf 0.13
+(``turns`` of a person's texts, whose replies have a length only).
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,13 +47,22 @@ def _talked(session: Session, run: Fields, *, people: bool) -> Iterable[Session]
         role = message.text("role") or message.text("from")
         at = message.time("timestamp") or message.time("extra.timestamp")
         texts = [message.any(name) for name in ("content", "value", "output", "tool_calls")]
-        if role in _MODELS or message.any("object") == "response":  # OpenAI's other API, kept whole
+        if _is_apart(message, role):
+            continue
+        is_reply = role in _MODELS or message.any("object") == "response"  # OpenAI's other API, kept whole
+        if is_reply and (session.calls or session.next.new_guess or message.any("usage")):
             call = session.reply(at, *texts, tools=_names(message))
             for path in ("usage", "extra.response.usage"):
                 call.count(message, path)
         else:
+            # A greeting before anybody asked is no call: tau2-bench has a fixed one, ShareGPT cuts long chats.
             session.ask(at, *texts, person=people and role in _PEOPLE)
     yield session
+
+
+def _is_apart(message: Fields, role: str) -> bool:
+    """Whether it is of the tools that a person in tau2-bench has, which the agent does not see."""
+    return message.any("requestor") == "user" or (role in _PEOPLE and bool(message.any("tool_calls")))
 
 
 def _names(message: Fields) -> Iterator[str]:

@@ -1,7 +1,10 @@
 """Mooncake's traces: requests in the order of their times, with lengths and the hashes of their prompts' blocks.
 
-**Sources**: Mooncake's own (``timestamp`` in ms, blocks of 512 tokens); with ``session_id`` and ``delay`` in ms, as
-Dynamo's replay and aiperf 0.13 have them; Bailian's (``parent_chat_id``, ``timestamp`` in s).
+**Sources**: kvcache-ai/Mooncake, ``FAST25-release/README.md`` at 40ea55f (``timestamp`` in ms, blocks of 512
+tokens). With ``session_id``, and ``delay`` or ``delay_ms`` in ms, as aiperf 0.13 and Dynamo's ``MooncakeRow`` have
+them; its agentic rows add ``tool_wait_ms`` (ai-dynamo/dynamo, its docs' ``agents/agent-tracing.md`` at 01a60e6).
+Bailian's: alibaba-edu/qwen-bailian-usagetraces-anon, ``README.md`` at 03a51e3 (``timestamp`` in s, a
+``parent_chat_id`` of -1 for the first request of a chat).
 
 Mooncake's own names no sessions. A prompt goes on from the earlier one whose last full block stands furthest back
 in it, and each prompt is gone on from once; where two end in the same block it is a head that sessions share, and
@@ -18,6 +21,7 @@ from controlplane.lab.workload.trace_lines import BadProgram
 
 _BLOCK_TOKENS = 512
 _IDLE_S = 3600.0
+_WAITS = ("delay", "delay_ms", "tool_wait_ms")
 _Ends = dict[str | int, tuple[Session | None, float | None]]
 """By what the next request may go on from: the session, if none has yet, and when; the longest idle first."""
 _NONE = None, None
@@ -35,7 +39,8 @@ def read(records: Iterator[Record], reading: Reading) -> Iterator[Session]:
         before, after = _keys(request, ends, reading.place)
         session = ends.pop(before, _NONE)[0] or reading.session(request.text("session_id"))
         if session.calls:
-            session.calls[-1].tool_ms = request.number("delay")
+            waits = [ms for name in _WAITS if (ms := request.number(name)) is not None]
+            session.calls[-1].tool_ms = sum(waits) if waits else None
             ends[before] = None, at_s
         session.ask(at_s)
         call = session.reply(None)
@@ -61,7 +66,8 @@ def _keys(request: Fields, ends: _Ends, place: str) -> tuple[str | int, str | in
     if name := request.text("session_id"):
         return name, name
     if request.any("chat_id") is not None:
-        return request.count("parent_chat_id"), request.count("chat_id")
+        parent = request.number("parent_chat_id")
+        return -1 if parent is None else int(parent), request.count("chat_id")
     blocks = [block for block in request.array("hash_ids") if isinstance(block, int | str)]
     full = min(len(blocks), request.count("input_length") // _BLOCK_TOKENS)
     alone = f"a prompt that nothing goes on from: {place}"

@@ -1,8 +1,12 @@
 """Requests that were measured one by one, each with the name of its session.
 
-**Sources**: ``profile_export.jsonl`` of aiperf 0.13; TraceLab's rounds, as aiperf 0.13 reads them; Dynamo's request
-traces (``dynamo.request.trace.v1`` of 1.6.1, and the older ``dynamo.agent.trace.v1``). A session is whole when the
-file ends, so that all are in memory until then, as numbers.
+**Sources**: ``profile_export.jsonl`` of aiperf 0.13. TraceLab's rounds: uw-syfi/TraceLab,
+``example_sessions/sanitized/round_trace.jsonl`` and ``artifacts/utils/DB_SCHEMA.md`` at b889eb7. Dynamo's traces:
+ai-dynamo/dynamo, ``lib/llm/src/request_trace/types.rs`` at 0366e63 (``dynamo.request.trace.v1``: a session is one
+chain of calls), and ``lib/llm/src/agents/trace/types.rs`` at 7d5c5a6 with its docs' ``agents/agent-tracing.md``
+at 01a60e6 (``dynamo.agent.trace.v1``: a session is a whole run; its chains are trajectories, at first programs).
+
+A session is whole when the file ends, so that all are in memory until then, as numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +18,8 @@ from controlplane.lab.workload.imports.records import Record
 from controlplane.lab.workload.trace_lines import BadProgram
 
 _Add = Callable[[Fields, Callable[..., Session]], None]
+_CHAINS = ("trajectory", "program", "session")
+_TOOL_ENDS = ("tool_end", "tool_error")
 
 
 def _aiperf(one: Fields, session: Callable[..., Session]) -> None:
@@ -31,7 +37,7 @@ def _tracelab(row: Fields, session: Callable[..., Session]) -> None:
     found = session(row.text("session_id"))
     call = Call(
         input_tokens=row.count("input_tokens_total"),
-        output_tokens=row.count("output_tokens") + row.count("reasoning_output_tokens"),
+        output_tokens=row.count("output_tokens"),  # in which reasoning_output_tokens are
         cached_tokens=row.count("prefix_tokens"),
         sent_s=max(asked, default=min(told, default=None)),
         ended_s=max(told, default=None),
@@ -42,21 +48,24 @@ def _tracelab(row: Fields, session: Callable[..., Session]) -> None:
 
 
 def _dynamo(line: Fields, session: Callable[..., Session]) -> None:
-    """Sessions by trajectory, with the tools that the harness told of."""
+    """A session for each chain of calls, with the tools that the harness told of."""
     event = Fields(line.any("event") or line.value)
-    kind = "trajectory" if event.any("agent_context.trajectory_id") else "session"
-    name = event.text(f"agent_context.{kind}_id")
-    if event.any("event_type") in ("request_end", "tool_end") and not name:
+    told = event.any("event_type")
+    chain = next((each for each in _CHAINS if event.any(f"agent_context.{each}_id")), "session")
+    name = event.text(f"agent_context.{chain}_id")
+    if told in ("request_end", *_TOOL_ENDS) and not name:
         raise BadProgram("agent_context: without a session or a trajectory it is a single request")
-    if event.any("event_type") == "request_end":
+    if told == "request_end":
         sent_s, took_ms = event.time("request.request_received_ms"), event.number("request.total_time_ms")
         call = Call(sent_s=sent_s, ended_s=event.time("event_time_unix_ms"))
         if sent_s is not None and took_ms is not None:
             call.ended_s = sent_s + took_ms / 1e3
         call.count(event, "request")
-        call.cached_tokens = event.count("request.cached_tokens")
-        session(name, event.text(f"agent_context.parent_{kind}_id")).calls.append(call)
-    elif event.any("event_type") == "tool_end" and (calls := session(name).calls):
+        call.input_tokens = call.input_tokens or event.count("request.replay.input_length")
+        if event.any("request.cached_tokens") is not None:
+            call.cached_tokens = event.count("request.cached_tokens")
+        session(name, event.text(f"agent_context.parent_{chain}_id")).calls.append(call)
+    elif told in _TOOL_ENDS and (calls := session(name).calls):
         calls[-1].tools += (event.text("tool.tool_class"),)
 
 
