@@ -35,7 +35,7 @@ def traces(tmp_path: Path) -> Path:
         (["simulate", "{}/missing"], "missing:1: Object missing required field `turns`"),
         (["simulate", "{}/text"], "text:1: JSON is malformed"),
         (["simulate", "{}/empty"], "the file is empty"),
-        (["simulate", "{}/absent"], "absent: cannot read the trace"),
+        (["simulate", "{}/absent"], "absent: cannot read it"),
         (["simulate", "synthetic:nothing"], "built in: swe-bench"),
         (["simulate", "{}/mixed", "--preset", "nothing"], "no preset 'nothing'; there are: autellix"),
         (["simulate", "{}/mixed", "--profile", "nothing"], "built in: b200, b200-llama31-70b, h100"),

@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
 import nats.errors
 import pytest
 import pytest_asyncio
@@ -26,6 +27,7 @@ from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import ControlPlaneError
 from controlplane.daemon.api import grpc_server
+from controlplane.daemon.otlp import servers
 from controlplane.fleet import ext_proc
 from controlplane.operate.client import connect
 from controlplane.transport.bounds import raise_open_files
@@ -43,6 +45,7 @@ OTHERS = {  # what listens, and by what it is bounded
     "controlplane/daemon/bus/event_socket.py": "the agents' socket and their hooks: a Listener accepts",
     "controlplane/daemon/api/grpc_server.py": "the control API: gRPC's own bounds",
     "controlplane/fleet/ext_proc.py": "the picker: gRPC's own bounds",
+    "controlplane/daemon/otlp/servers.py": "OTLP: gRPC's own bounds; over HTTP a Listener accepts",
     "controlplane/lab/double/server.py": "the engine double, a laboratory's",
 }
 LISTENS = re.compile(
@@ -87,6 +90,22 @@ def is_ok(url: str) -> bool:
     return False
 
 
+def takes_spans(port: int) -> bool:
+    """None at all, which are an empty message."""
+    headers = {"Content-Type": "application/x-protobuf"}
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/traces", b"", headers)
+    with suppress(OSError), urllib.request.urlopen(asked, timeout=WITHIN_S) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def takes_calls(port: int) -> bool:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, suppress(grpc.RpcError):
+        export = channel.unary_unary(f"/{servers.SERVICE}/Export")
+        return export(b"", timeout=WITHIN_S) == b""
+    return False
+
+
 def greets(path: Path) -> bool:
     with unix(path) as sock:
         sock.settimeout(WITHIN_S)
@@ -111,9 +130,12 @@ def informs(connect: Callable[[], socket.socket]) -> bool:
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonProcess, str, dict[str, Door]]]:
     raise_open_files()
     folder = tmp_path_factory.mktemp("listeners")
-    page, api = free_port(), f"127.0.0.1:{free_port()}"
+    page, spans, calls, api = free_port(), free_port(), free_port(), f"127.0.0.1:{free_port()}"
     config = folder / "penstock.toml"
-    config.write_text(f'preset = "fcfs"\n[http]\nlisten = "127.0.0.1:{page}"\n[api]\nlisten = "{api}"\n')
+    config.write_text(
+        f'preset = "fcfs"\n[http]\nlisten = "127.0.0.1:{page}"\n[api]\nlisten = "{api}"\n'
+        f'[otlp]\nhttp = "127.0.0.1:{spans}"\ngrpc = "127.0.0.1:{calls}"\n'
+    )
     daemon = DaemonProcess(folder / "state", "--config", str(config), files=FILES)
     with ExitStack() as ending:
         ending.callback(daemon.clean_up)
@@ -140,6 +162,8 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonProc
                 "socket": Door(lambda: unix(sock), b"\0\0\1\0\1x", GREETING, pid, lambda: greets(sock)),
                 "bus": Door(server, b"CON", b"PING\r\n", daemon.server_pid, lambda: informs(server)),
                 "MCP proxy": Door(tcp(port), half, whole, proxy.pid, lambda: is_ok(proxied)),
+                "OTLP": Door(tcp(spans), half, whole, pid, lambda: takes_spans(spans)),
+                "OTLP over gRPC": Door(tcp(calls), HTTP2[:9], HTTP2, pid, lambda: takes_calls(calls)),
                 "control API": Door(tcp(int(api.rpartition(":")[2])), HTTP2[:9], HTTP2, pid),
             },
         )
@@ -157,7 +181,7 @@ async def node(doors: tuple[DaemonProcess, str, dict[str, Door]]) -> AsyncIterat
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("door", ["page", "socket", "MCP proxy", "control API", "bus"])
+@pytest.mark.parametrize("door", ["page", "socket", "MCP proxy", "control API", "bus", "OTLP", "OTLP over gRPC"])
 async def test_a_flood_of_one_listener_ends_nothing_and_locks_nobody_out(node: Node, door: str) -> None:
     attacked = node.doors[door]
     for attack in ATTACKS.values():
@@ -231,7 +255,7 @@ def requests() -> Iterator[bytes]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("door", ["page", "MCP proxy"])
+@pytest.mark.parametrize("door", ["page", "MCP proxy", "OTLP"])
 async def test_any_bytes_are_answered_as_the_clients_mistake(node: Node, door: str) -> None:
     chance = random.Random(43)
     nasty = [b"\xe9", b"\0", b"\r", b"[", b"//", b"@", b"%00", b"\xed\xa0\x80", b"A" * 70_000, b"\x1b[2J", b"-1"]
@@ -264,6 +288,6 @@ def test_whatever_listens_is_in_the_table_of_its_bounds() -> None:
         if LISTENS.search(path.read_text())
     }
     assert found == OTHERS.keys(), "a new listener: accept through a Listener, and add a door to this test"
-    for module in (grpc_server, ext_proc):
+    for module in (grpc_server, ext_proc, servers):
         assert dict(module.OPTIONS).keys() >= GRPC_BOUNDS
         assert all(bound > 0 for name, bound in module.OPTIONS if name in GRPC_BOUNDS)

@@ -15,6 +15,7 @@ from controlplane.core.model.events import Event, PoolSampled
 from controlplane.gate import identify
 from controlplane.gate.contexts import Contexts, measured
 from controlplane.gate.engine_api import EngineAccess
+from controlplane.gate.hints import Asked
 from controlplane.gate.requests import new_turn_id, ticket_of
 from controlplane.gate.tickets import Ticket
 from engine_hooks.llamacpp.api import LlamaCpp
@@ -75,7 +76,7 @@ class Programs:
         identity = identify([(b"x-session-id", program.encode())], body)
         prompt = await measured(body, 0)
         size, change = self.contexts.size(identity, prompt), self.contexts.change(identity.program_id, prompt, ())
-        ticket = ticket_of(identity, new_turn_id(), prompt=size, change=change, held_bytes=0)
+        ticket = ticket_of(identity, new_turn_id(), prompt=size, change=change, held_bytes=0, asked=Asked())
         self.contexts.remember(program, ticket.turn_id, prompt)
         return ticket
 

@@ -21,11 +21,15 @@ from controlplane.daemon.process.logs import logger
 from controlplane.transport.bounds import Bounds, grpc_options
 from controlplane.transport.http_listener import HttpListener
 
-_SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 _MOST_BYTES = 4 << 20  # of a request that is unpacked; exporters send some 512 spans at once
 _SHARE = 0.125  # of the files that the daemon may open
 _BOUNDS = Bounds(connections=4096, by_peer=3072)
-_GRPC = (*grpc_options(connections=1024, streams=16), ("grpc.max_receive_message_length", _MOST_BYTES))
+OPTIONS = (
+    *grpc_options(connections=128, streams=16),
+    ("grpc.max_receive_message_length", _MOST_BYTES),
+    ("grpc.so_reuseport", 0),
+)
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _AWAY = "the daemon's bus is away: send it again"
 
@@ -54,10 +58,10 @@ class OtlpServers:
                 raise _cannot_listen("http", self._config.http, error.strerror) from None
             self._http = http
         if self._config.grpc != "off":
-            server = grpc.aio.server(options=(*_GRPC, ("grpc.so_reuseport", 0)))
+            server = grpc.aio.server(options=OPTIONS)
             # The request is decoded here: gRPC would call one that is none an error of ours.
             export = {"Export": grpc.unary_unary_rpc_method_handler(self._export)}
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, export),))
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, export),))
             try:
                 server.add_insecure_port(self._config.grpc)
             except RuntimeError as error:
