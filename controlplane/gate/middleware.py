@@ -117,6 +117,7 @@ class GateMiddleware:
             data = await self._bodies.read(receive, encoding)
             if not data:
                 _refuse_if_lost(scope)
+            body = await json_object(data)
         except ClientGone:
             await _send_gone(path, send)
             return
@@ -127,7 +128,6 @@ class GateMiddleware:
         if encoding:
             scope["headers"] = _as_plain(scope["headers"], len(data))
         replay = Replay(data, receive)
-        body = await json_object(data)
         try:
             if body is None:
                 await self._app(scope, replay.receive, send)
