@@ -9,7 +9,7 @@ agent.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -69,6 +69,14 @@ def with_fields(data: bytes, fields: Mapping[str, object]) -> bytes:
     head = data.rstrip().removesuffix(b"}").rstrip()
     more = json.dumps(fields).encode()[1:]
     return head + (b"" if head.endswith(b"{") else b",") + more
+
+
+def with_values(data: bytes, value: Mapping[str, object], names: Iterable[str]) -> bytes:
+    """The JSON object ``data`` with those fields at its top as in ``value``; all else stays as it came."""
+    try:
+        return msgspec.json.encode(_split_object(data) | {name: value[name] for name in names})
+    except (*_UNREAD, UnicodeEncodeError):  # as in ``_parsed``
+        return json.dumps(value).encode()
 
 
 async def json_object(data: bytes) -> dict[str, Any] | None:

@@ -132,12 +132,12 @@ class GateMiddleware:
             if body is None:
                 await self._app(scope, replay.receive, send)
             else:
-                await self._gated(path, scope, body, len(data), replay, send)
+                await self._gated(path, scope, body, data, replay, send)
         finally:
             replay.close()
 
     async def _gated(
-        self, path: str, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
+        self, path: str, scope: Scope, body: dict[str, Any], data: bytes, replay: Replay, send: SendMessage
     ) -> None:
         try:
             identity = self._gate.tenants.identify(scope["headers"], body)
@@ -152,9 +152,9 @@ class GateMiddleware:
             else:
                 await send_json(send, HTTPStatus.OK, answer)
             return
-        body, repaired = self._repairer.sent_on(identity.program_id, body)
+        body, repaired = self._repairer.sent_on(identity.program_id, body, data)
+        body_bytes = len(repaired or data)
         if repaired:
-            body_bytes = len(repaired)
             scope["headers"] = _as_plain(scope["headers"], body_bytes)
             replay.put(repaired)
         prompt = await measured(body, body_bytes)

@@ -44,7 +44,7 @@ VOLATILE = re.compile(
 It takes time in proportion to the text, whatever that is made of: a run of digits is read once.
 """
 _DIGIT = re.compile(r"\d")
-_MOST_LOOKED_AT = 1024  # characters of a line
+MOST_LOOKED_AT = 1024  # characters of a line
 _MOST_LINES_OF_ONE = 2048  # of a system prompt; the rest counts as one
 _MOST_LINES = 8192
 _LINES: dict[int, tuple[int, str]] = {}  # by digest: what was found in it
@@ -138,11 +138,11 @@ def _looked_at(line: str) -> tuple[int, str]:
         return hash(line), ""
     key = hash(line)
     if (known := _LINES.get(key)) is None:
-        head = line[:_MOST_LOOKED_AT]
+        head = line[:MOST_LOOKED_AT]
         found = VOLATILE.search(head)
         known = key, ""
         if found is not None:
-            known = hash((VOLATILE.sub("", head), line[_MOST_LOOKED_AT:])), _NAMES[str(found.lastgroup)]
+            known = hash((VOLATILE.sub("", head), line[MOST_LOOKED_AT:])), _NAMES[str(found.lastgroup)]
         if len(_LINES) >= _MOST_LINES:
             _LINES.clear()
         _LINES[key] = known

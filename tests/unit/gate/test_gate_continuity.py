@@ -167,6 +167,7 @@ def test_so_many_contexts_are_remembered_and_no_more() -> None:
 
 # -- ids ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("story", "programs"),
     [
