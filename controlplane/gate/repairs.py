@@ -1,9 +1,9 @@
 """Repairs of prompts that would be computed again, as an operator asks for them: nothing else of a request changes.
 
 ``tools``: tools are sent in the order of their names, whatever the client's; a breakpoint of the cache stays at its
-place. ``heads``: lines of the system prompt that change by themselves do not stand before all else any more. Claude
-Code's billing line is left out; a line whose time, count or id was seen to change within its program goes to the end
-of the last message, unless that is the model's own, which it is to go on with.
+place. ``heads``: lines of the system prompt that change by themselves do not stand before all else any more.
+Claude Code's billing line is left out; a line whose time, count or id was seen to change within its program goes to
+the end of the last message, unless that is the model's own, which it is to go on with.
 """
 
 from collections import OrderedDict
@@ -151,7 +151,7 @@ def _in_order(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _marked(tool: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool with the marker of that which stood at its place, which is a place in the prompt; without its own."""
+    """The tool with the marker of that which stood at its place: it marks a place in the prompt."""
     if tool.get(_MARKER) == like.get(_MARKER):
         return tool
     bare = {name: value for name, value in tool.items() if name != _MARKER}
