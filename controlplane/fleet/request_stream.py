@@ -190,8 +190,8 @@ class RequestStream:
         is_shown = request.body_mode in (BUFFERED, DUPLEX)
         body = await self._body_of(request, encoding_of(request.headers)) if is_shown else None
         identity = self._picker.gate.tenants.identify(request.headers, body[0] if body else None)
-        answer = ended(self._picker.gate, identity)
-        if not ENDING_PATHS[path]:
+        answer = ended(self._picker.gate, identity, path, body[0] if body else {})
+        if answer is not None:
             await self._answer(HTTPStatus.OK, answer, {})
 
     async def _body_of(self, request: Request, encoding: str) -> tuple[dict[str, Any], bytes] | None:

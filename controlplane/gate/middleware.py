@@ -146,8 +146,8 @@ class GateMiddleware:
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
         if path in ENDING_PATHS:
-            answer = ended(self._gate, identity)
-            if ENDING_PATHS[path]:
+            answer = ended(self._gate, identity, path, body)
+            if answer is None:
                 await self._app(scope, replay.receive, send)
             else:
                 await send_json(send, HTTPStatus.OK, answer)

@@ -52,6 +52,10 @@ class Tenants:
         parent_id = identity.parent_id and self._name(identity.parent_id, tenant)
         return replace(identity, program_id=program_id, parent_id=parent_id if parent_id != program_id else "")
 
+    def may_name(self, program_id: str, identity: Identity) -> bool:
+        """Whether that id, as it is, is not another's than theirs who send the request."""
+        return self._owners.get(program_id, identity.owner) == identity.owner
+
     def share(self, tenant: str, *program_ids: str) -> bool:
         """True if all these ids belong to that tenant; ids without an owner do from now on.
 

@@ -77,7 +77,7 @@ def gives_way(ledger: Ledger, rules: HintRules) -> Iterator[tuple[Program, str]]
 
 
 def _held_by_priority(ledger: Ledger, rules: HintRules) -> int:
-    """Blocks that active programs of the priority tier hold; who has got a slot by it is of it while it has that."""
+    """Blocks that active programs of the priority tier hold; who got its slot by it is of it while it has that."""
     active = (ledger.programs.by_name[name] for name in ledger.programs.active)
     tiers = ((each, (each.hints, each.entered_by or NO_HINTS)) for each in active)
     return sum(each.kv_blocks for each, asked in tiers if _PRIORITY in map(rules.tier_of, asked))

@@ -188,7 +188,9 @@ PRIORITY = {"service_tier": "priority"}
 
 
 @pytest.mark.parametrize("later", [{}, FLEX, PRIORITY])
-async def test_who_came_in_by_priority_takes_of_its_share_whatever_it_asks_for_later(make: Make, later: Any) -> None:
+async def test_who_came_in_by_priority_takes_of_its_share_whatever_it_asks_for_later(
+    make: Make, later: Any
+) -> None:
     scene = make(HintRules(priority_share=0.05))
     await scene.asks({}, PRIORITY)
     scene.tick()
