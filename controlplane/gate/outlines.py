@@ -77,7 +77,7 @@ class Outline:
 
     def of_system(self, texts: Iterable[str]) -> None:
         """Look at the system prompt, block by block; only lines with digits can change by themselves."""
-        still, names = [], []
+        still, names = list[int](), list[str]()
         for text in texts:
             name = ""
             for line in text.split("\n", max(0, _MOST_LINES_OF_ONE - len(still))):

@@ -153,11 +153,11 @@ async def test_of_a_span_whose_ids_are_none_nothing_is_kept(trace: bytes, own: b
 
 async def test_attributes_that_nobody_asked_for_cost_nothing_of_each_span() -> None:
     scene, begun_s = Scene(), time.process_time()
-    of_process = {f"key {number}": "x" for number in range(200_000)}
-    spans = [span(TOOL | {GENAI.conversation: "root"}, number=number) for number in range(1, 5_000)]
+    of_process = {f"key {number}": "x" for number in range(100_000)}
+    spans = [span(TOOL | {GENAI.conversation: "root"}, number=number) for number in range(1, 4_000)]
     await scene.receiver.take(request(*spans, of_process=of_process))
     assert len(scene.told) == len(spans)
-    assert time.process_time() - begun_s < 5, "it was half a minute, and grew with both"
+    assert time.process_time() - begun_s < 5, "it was longer, and grew with both"
 
 
 async def test_the_daemon_learns_the_duration_and_believes_no_tool_to_run() -> None:

@@ -192,11 +192,11 @@ def test_no_text_is_looked_at_for_long() -> None:
     """Were it read again from each of its characters, this would take minutes."""
     begun_s = time.process_time()
     for unit in (one + two for one in PIECES for two in PIECES):
-        text = unit * ((1 << 16) // len(unit))
+        text = unit * ((1 << 15) // len(unit))
         VOLATILE.search(text)
         outline = measure({"system": [text] + ["10:00"] * 100, "messages": []}).outline
         assert len(outline.volatile) <= 64, "no part of what is counted of it"
-    assert time.process_time() - begun_s < 30
+    assert time.process_time() - begun_s < 15
 
 
 def test_an_image_in_a_thousand_wrappers_is_measured() -> None:
