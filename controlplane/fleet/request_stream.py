@@ -190,12 +190,12 @@ class RequestStream:
         is_shown = request.body_mode in (BUFFERED, DUPLEX)
         body = await self._body_of(request, encoding_of(request.headers)) if is_shown else None
         identity = self._picker.gate.tenants.identify(request.headers, body[0] if body else None)
-        answer = ended(self._picker.gate, identity)
-        if not ENDING_PATHS[path]:
+        answer = ended(self._picker.gate, identity, path, body[0] if body else {})
+        if answer is not None:
             await self._answer(HTTPStatus.OK, answer, {})
 
-    async def _body_of(self, request: Request, encoding: str) -> tuple[dict[str, Any], int] | None:
-        """The request's body, and its bytes; None for what is no JSON object."""
+    async def _body_of(self, request: Request, encoding: str) -> tuple[dict[str, Any], bytes] | None:
+        """The request's body, parsed and as it is; None for what is no JSON object."""
         if request.body_mode == BUFFERED:
             await self._context.write(messages.go_on("request_headers"))
             if self._picker.is_crowded:  # say so before the body, which costs far more, has its turn in the loop
@@ -209,17 +209,18 @@ class RequestStream:
             self._body = data if self._pieces is None else b"".join(self._pieces)
         elif api is not None and api.yields_to.isdisjoint(body or ()):
             self._body = data
-        return None if body is None else (body, len(data))
+        return None if body is None else (body, data)
 
     async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
         """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
         found = await self._body_of(request, encoding)
         if found is None:
             return None
-        body, size = found
+        body, data = found
+        size = len(data)
         identity = self._picker.gate.tenants.identify(request.headers, body)
         if request.body_mode == BUFFERED:
-            body, self._repaired = self._picker.repairer.sent_on(identity.program_id, body)
+            body, self._repaired = self._picker.repairer.sent_on(identity.program_id, body, data)
         prompt = await measured(body, size)
         identity, self._in_context = self._picker.continuity.name(identity, body, prompt)
         identity = self._picker.gate.tenants.scope(identity)

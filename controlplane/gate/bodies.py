@@ -9,7 +9,7 @@ agent.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +25,7 @@ _WINDOW = 1 << 16  # bytes looked at at once
 _PARSED_WHOLE = 1 << 20  # bytes: a millisecond
 _SPACES = 16  # characters that may stand before the first message
 _decode = msgspec.json.Decoder().decode
+_lenient = json.JSONDecoder(strict=False)
 _split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _split_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _UNREAD = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -70,16 +71,43 @@ def with_fields(data: bytes, fields: Mapping[str, object]) -> bytes:
     return head + (b"" if head.endswith(b"{") else b",") + more
 
 
-async def json_object(data: bytes) -> dict[str, Any] | None:
-    """Parse the JSON object that a body is; None if it is something else.
+def with_values(data: bytes, value: Mapping[str, object], names: Iterable[str]) -> bytes:
+    """The JSON object ``data`` with those fields at its top as in ``value``; all else stays as it came."""
+    try:
+        return msgspec.json.encode(_split_object(data) | {name: value[name] for name in names})
+    except (*_UNREAD, UnicodeEncodeError):  # as in ``_parsed``
+        return json.dumps(value).encode()
 
-    Of a large one each field, and each message, is parsed by itself, and others run meanwhile.
+
+async def json_object(data: bytes) -> dict[str, Any] | None:
+    """Parse the JSON object that a body is; None if no server would find one in it.
+
+    Of a large one each field, and each message, is parsed by itself, and others run meanwhile. Servers differ in
+    what they take: Go's read one value and leave what follows, Rust's look into no field that they do not know. So
+    of what is not JSON by the letter the object that it begins with counts, or a turn would pass by the gate.
+
+    Raises ``BodyRefused`` for what is nested too deeply to be parsed here, or has a number of thousands of digits.
     """
     try:
-        value = await _parsed_in_parts(data) if len(data) > _PARSED_WHOLE else _parsed(data)
+        try:
+            value = await _parsed_in_parts(data) if len(data) > _PARSED_WHOLE else _parsed(data)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            value = _first_value(data)
     except (ValueError, RecursionError):
-        return None
+        if not data.lstrip().startswith(b"{"):
+            return None
+        why = "the request body is nested too deeply, or holds a number of thousands of digits"
+        raise BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_complex", why) from None
     return value if isinstance(value, dict) else None
+
+
+def _first_value(data: bytes) -> Any:
+    """The JSON object that the text begins with, whatever its strings hold; None for none."""
+    text = data.decode(errors="replace").lstrip()
+    try:
+        return _lenient.raw_decode(text)[0] if text.startswith("{") else None
+    except json.JSONDecodeError:
+        return None
 
 
 async def _parsed_in_parts(data: bytes) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.core.estimators.prompt_size import MEDIA, PromptSize
 from controlplane.core.model.causes import Cause, Change
+from controlplane.core.model.text import sanitize
 from controlplane.gate.clients import client_of
 from controlplane.gate.diagnostics import Compared
 from controlplane.gate.identity import Body, Headers, Identity
@@ -93,6 +94,7 @@ class Contexts:
 
     def compared(self, program_id: str, prompt: Prompt, reply_id: str) -> Compared | None:
         """The prompt beside that which the program had this reply to; None where that is not remembered."""
+        reply_id = sanitize(reply_id)
         for known in self._by_program.get(program_id, ()):
             if known.reply_id == reply_id:
                 found = difference(known.outline, prompt.outline)
@@ -115,7 +117,7 @@ class Contexts:
                 break
         has_media = any(prompt.media[-1]) if prompt.media else False
         media = tuple(prompt.media) if has_media else ()
-        outline = prompt.outline.bounded(MOST_PIECES)
+        outline, reply_id = prompt.outline.bounded(MOST_PIECES), sanitize(reply_id)
         contexts.append(
             _Context(turn_id, array("q", prompt.chain), array("q", prompt.text), media, outline, reply_id, tokens)
         )

@@ -24,7 +24,7 @@ from controlplane.gate.identity import Body, Identity
 from controlplane.gate.sizing import Prompt
 
 SOURCE = "how its prompt goes on"
-_MOST = 16_384  # contexts, and ids; what was silent for longest is forgotten
+_MOST = 16_384  # contexts, and ids; what was silent for longest is forgotten, first of who has more than others
 _MOST_KINDS = 1024
 _LAST = 4  # beginnings of a prompt that are remembered, as clients change their last messages; and responses
 
@@ -34,6 +34,7 @@ class _Context:
     """One conversation. ``turns``: of it that are in the gate or the engine."""
 
     program_id: str
+    owner: str
     scope: str  # where it is looked for: its id, or whose the requests are that name nobody
     kind: str
     offers_tools: bool
@@ -67,8 +68,9 @@ class Continuity:
         self._most = most
         self._found: dict[tuple[str, int | str], _Context] = {}  # by scope, and by a mark or a response
         self._contexts: OrderedDict[_Context, None] = OrderedDict()
+        self._of_owner: dict[str, OrderedDict[_Context, None]] = {}
         self._ids: OrderedDict[tuple[str, str], _Id] = OrderedDict()
-        self._kinds: OrderedDict[str, None] = OrderedDict()  # of asides, and of nothing that has gone on
+        self._kinds: OrderedDict[tuple[str, str], None] = OrderedDict()  # of an owner's asides; none that went on
 
     def name(self, identity: Identity, body: Body, prompt: Prompt) -> tuple[Identity, "TurnOfContext"]:
         """Whose the request is. Say when its turn is over."""
@@ -81,15 +83,15 @@ class Continuity:
             digests = []  # it says too little of what is before it, or after it
         elif not digests:
             return identity, TurnOfContext(self, None)
-        scope = identity.program_id if names is Names.SESSION else f"\n{identity.account or identity.tenant}"
+        scope = identity.program_id if names is Names.SESSION else f"\n{identity.owner}"
         name = identity.hint or identity.program_id
         context = self._known(scope, digests, body.get("previous_response_id"))
         if context is not None:
-            if not digests or context.marks[-1] != digests[-1]:  # else it is tried again
+            if not digests or context.marks[-1:] != digests[-1:]:  # else it is tried again
                 self._goes_on(context, name)
         else:
             offers = bool(body.get("tools") or body.get("functions"))
-            context = _Context(name, scope, identity.agent, offers, first=len(digests))
+            context = _Context(name, identity.owner, scope, identity.agent, offers, first=len(digests))
             if names is None:
                 context.program_id = f"{CONTINUED}{uuid.uuid4().hex}"
             elif names is Names.AGENT:
@@ -110,13 +112,14 @@ class Continuity:
         """A turn of it is over; ``response_id``: by which a later request may name what it goes on with."""
         context.turns -= 1
         if response_id and context in self._contexts:
+            response_id = sanitize(response_id)  # an engine may make it of what its client sent
             context.responses.append(response_id)
             self._found[context.scope, response_id] = context
             if len(context.responses) > _LAST:
                 self._found.pop((context.scope, context.responses.pop(0)), None)
 
     def _known(self, scope: str, digests: list[int], previous: object) -> _Context | None:
-        if isinstance(previous, str) and (context := self._found.get((scope, previous))) is not None:
+        if isinstance(previous, str) and (context := self._found.get((scope, sanitize(previous)))):
             return context
         for digest in reversed(digests):
             if (context := self._found.get((scope, digest))) is not None:
@@ -133,7 +136,7 @@ class Continuity:
             return ""
         known = self._ids.get((new.scope, new.program_id))
         if known is None:  # a title may be asked for before the conversation's first turn
-            return new.program_id if names is Names.SESSION and new.kind in self._kinds else ""
+            return new.program_id if names is Names.SESSION and (new.owner, new.kind) in self._kinds else ""
         holder = known.holder
         is_other = holder.offers_tools or new.kind != holder.kind
         if not (holder.stands and is_other and prompt.text_bytes <= holder.size):
@@ -159,7 +162,7 @@ class Continuity:
 
     def _goes_on(self, context: _Context, name: str) -> None:
         context.has_gone_on = True
-        self._kinds.pop(context.kind, None)
+        self._kinds.pop((context.owner, context.kind), None)
         known = self._ids.get((context.scope, name))
         if context.is_aside:  # it was none
             context.is_aside = False
@@ -183,8 +186,8 @@ class Continuity:
 
     def _note_kind(self, aside: _Context) -> None:
         if aside.kind:
-            self._kinds[aside.kind] = None
-            self._kinds.move_to_end(aside.kind)
+            self._kinds[aside.owner, aside.kind] = None
+            self._kinds.move_to_end((aside.owner, aside.kind))
             if len(self._kinds) > _MOST_KINDS:
                 self._kinds.popitem(last=False)
 
@@ -198,13 +201,22 @@ class Continuity:
             first = self._found.setdefault((context.scope, mark), context)
             if first is not context and not first.turns:
                 self._found[context.scope, mark] = context
-        self._contexts[context] = None
-        self._contexts.move_to_end(context)
-        while len(self._contexts) > self._most:
-            gone, _ = self._contexts.popitem(last=False)
-            self._forget_marks(gone)
-            for response in gone.responses:
-                self._found.pop((gone.scope, response), None)
+        own = self._of_owner.setdefault(context.owner, OrderedDict())
+        for table in (self._contexts, own):
+            table[context] = None
+            table.move_to_end(context)
+        if len(self._contexts) > self._most:
+            has_most = (len(own) - 1) * len(self._of_owner) > self._most
+            self._forget(next(iter(own if has_most else self._contexts)))
+
+    def _forget(self, gone: _Context) -> None:
+        own = self._of_owner[gone.owner]
+        del self._contexts[gone], own[gone]
+        if not own:
+            del self._of_owner[gone.owner]
+        self._forget_marks(gone)
+        for response in gone.responses:
+            self._found.pop((gone.scope, response), None)
 
     def _forget_marks(self, context: _Context) -> None:
         for mark in context.marks:

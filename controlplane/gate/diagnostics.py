@@ -23,7 +23,8 @@ _RESPONSES_PATH = "/v1/responses"
 _MOST_BYTES = 1 << 20  # of a reply, or an event, that is held back to be added to; a longer one passes as it is
 _ANTHROPIC = {Cause.MODEL: "model_changed", Cause.SYSTEM: "system_changed", Cause.VOLATILE: "system_changed"}
 _OPENAI = {Cause.MODEL: "model_changed", Cause.COMPACTED: "context_compacted"}
-_BLANK = re.compile(rb"(\n\n|\r\n\r\n|\r\r)")  # between two events
+_BLANK = re.compile(rb"\n\n|\r\n\r\n|\r\r")  # between two events
+_BLANK_BYTES = 4
 _LOOK = 256  # bytes of an event in which its kind stands
 _HOLDERS = {True: (b"message_start", "message"), False: (b"response.completed", "response")}
 _TOOLS = (Cause.TOOLS, Cause.TOOLS_ADDED, Cause.TOOLS_REMOVED, Cause.TOOLS_REORDERED)
@@ -89,6 +90,7 @@ class Answered:
         self._send, self._question, self._answer = send, question, answer
         self._start: Message | None = None  # held back, as its length is not known yet
         self._held = bytearray()
+        self._looked = 0  # bytes of it in which no event ends
         self._is_stream = self._passes = self._is_told = False
 
     async def __call__(self, message: Message) -> None:
@@ -125,12 +127,19 @@ class Answered:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _events(self, more: bool) -> None:
-        """Pass on whole events; the one that holds the reply gets the answer."""
-        *parts, rest = _BLANK.split(bytes(self._held))
-        self._held[:] = rest if more and len(rest) <= _MOST_BYTES else b""
-        out = b"".join(self._told(part) for part in parts) + (b"" if self._held else rest)
+        """Pass on whole events; the one that holds the reply gets the answer, and what comes behind it passes."""
+        out, begin = bytearray(), 0
+        for end in [each.end() for each in _BLANK.finditer(self._held, max(0, self._looked - _BLANK_BYTES))]:
+            out += self._told(bytes(self._held[begin:end]))
+            begin = end
+        del self._held[:begin]
+        self._passes = self._is_told
+        if self._passes or not more or len(self._held) > _MOST_BYTES:
+            out += self._held
+            self._held.clear()
+        self._looked = len(self._held)
         if out or not more:
-            await self._send({"type": "http.response.body", "body": out, "more_body": more})
+            await self._send({"type": "http.response.body", "body": bytes(out), "more_body": more})
 
     def _told(self, event: bytes) -> bytes:
         kind, within = _HOLDERS[self._question.is_anthropic]

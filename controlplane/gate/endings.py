@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from controlplane.core.model.text import sanitize
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import Identity
 
@@ -12,6 +13,8 @@ ENDING_PATHS: Mapping[str, bool] = {
     "/programs/release": False,  # ThunderAgent's proxy
 }
 """Requests that end the program that they name as a turn does: whether the server behind the gate is told, too."""
+OURS = "penstock-"
+"""How the names of sessions begin that a gate itself has in an engine."""
 _LAST_STEP = "is_last_step"  # in the body of Continuum's clients
 _FINAL = b"x-dynamo-session-final"
 
@@ -23,7 +26,17 @@ def is_last(headers: Iterable[tuple[bytes, bytes]], body: Mapping[str, Any]) -> 
     return any(name.lower() == _FINAL and value.strip().lower() == b"true" for name, value in headers)
 
 
-def ended(gate: Gate, identity: Identity) -> dict[str, object]:
-    """End the program that a request to one of ``ENDING_PATHS`` names; the answer, as JSON."""
+def ended(gate: Gate, identity: Identity, path: str, body: Mapping[str, Any]) -> dict[str, object] | None:
+    """End the program that a request to one of ``ENDING_PATHS`` names.
+
+    The answer, as JSON; None where the server behind the gate is to be told, too, and answers. Of a session that is
+    another account's, or the gate's own, it is not told.
+    """
     known = not identity.anonymous and gate.client_ended(identity.program_id)
+    session = body.get("session_id")
+    is_free = not isinstance(session, str) or (
+        not session.startswith(OURS) and gate.tenants.may_name(sanitize(session), identity)
+    )
+    if ENDING_PATHS[path] and is_free:
+        return None
     return {"program_id": "" if identity.anonymous else identity.program_id, "ended": known}

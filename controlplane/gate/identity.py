@@ -56,6 +56,8 @@ _BUDGET_TURNS = "x-penstock-budget-turns"
 _BUDGET_KV = "x-penstock-budget-kv-token-s"
 _MOST_DIGITS = 15
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
+CLAIMED = "claimed:"
+"""Before the name of an owner for whom nobody vouches."""
 FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 """Whose a request is, as its client or a gateway claims in llm-d's words."""
 _STRONG_HEADERS = tuple(each for each in HEADERS if STANDS_FOR[f"header {each}"] is Names.SESSION)
@@ -107,6 +109,11 @@ class Identity:
     budget_kv_token_s: int = 0
 
     @property
+    def owner(self) -> str:
+        """Whose it is: who is vouched for, or else who is claimed, and these are never the same; empty: no one."""
+        return self.account or (self.tenant and CLAIMED + self.tenant)
+
+    @property
     def is_one_turn(self) -> bool:
         """Whether the request is the program's whole life."""
         return self.anonymous or self.aside
@@ -138,6 +145,8 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
     hint = ""
     if not program_id:
         hint, source = _first_of(_WEAK_HEADERS, _WEAK_FIELDS, texts, fields)
+        if is_one_turn(hint):
+            hint = source = ""
     within = source == f"header {CLAUDE_CODE}" and bool(texts.get(CLAUDE_CODE_AGENT))
     if within:
         program_id, parent_id = _sub_agent(program_id, texts)

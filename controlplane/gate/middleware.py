@@ -117,6 +117,7 @@ class GateMiddleware:
             data = await self._bodies.read(receive, encoding)
             if not data:
                 _refuse_if_lost(scope)
+            body = await json_object(data)
         except ClientGone:
             await _send_gone(path, send)
             return
@@ -127,17 +128,16 @@ class GateMiddleware:
         if encoding:
             scope["headers"] = _as_plain(scope["headers"], len(data))
         replay = Replay(data, receive)
-        body = await json_object(data)
         try:
             if body is None:
                 await self._app(scope, replay.receive, send)
             else:
-                await self._gated(path, scope, body, len(data), replay, send)
+                await self._gated(path, scope, body, data, replay, send)
         finally:
             replay.close()
 
     async def _gated(
-        self, path: str, scope: Scope, body: dict[str, Any], body_bytes: int, replay: Replay, send: SendMessage
+        self, path: str, scope: Scope, body: dict[str, Any], data: bytes, replay: Replay, send: SendMessage
     ) -> None:
         try:
             identity = self._gate.tenants.identify(scope["headers"], body)
@@ -146,15 +146,15 @@ class GateMiddleware:
             await send_json(send, status, problem(path, status, "bad_identity", str(bad)))
             return
         if path in ENDING_PATHS:
-            answer = ended(self._gate, identity)
-            if ENDING_PATHS[path]:
+            answer = ended(self._gate, identity, path, body)
+            if answer is None:
                 await self._app(scope, replay.receive, send)
             else:
                 await send_json(send, HTTPStatus.OK, answer)
             return
-        body, repaired = self._repairer.sent_on(identity.program_id, body)
+        body, repaired = self._repairer.sent_on(identity.program_id, body, data)
+        body_bytes = len(repaired or data)
         if repaired:
-            body_bytes = len(repaired)
             scope["headers"] = _as_plain(scope["headers"], body_bytes)
             replay.put(repaired)
         prompt = await measured(body, body_bytes)

@@ -24,6 +24,7 @@ _GROUP_OF = bytes(
 MOST_PIECES = 400  # of what is remembered of one program, at 9 bytes each
 _DIGEST = 0xFFFF_FFFF
 _LEAST_SLICED, _MOST_SLICES = 1024, 16  # characters of a system prompt; slices of it
+_MOST_BLOCKS = 64  # of a system prompt, in which it is known what changes by itself
 _COMPACTED_RATIO = 0.5  # a summary is shorter than that of what it stands for
 
 BILLING_HEADER = "x-anthropic-billing-header"
@@ -35,12 +36,16 @@ VOLATILE = re.compile(
     r"|(?P<date>\b\d{4}-\d\d-\d\d\b"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? [A-Za-z0-9]{1,9},? [A-Za-z0-9]{1,9}(?:,? \d{4})?\b"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6} \d{1,2}(?:,? \d{4})?\b)"
-    r"|(?P<count>\b[\d,]+(?: ?/ ?[\d,]+)? (?:tokens?|messages?)\b"
+    r"|(?P<count>(?<![\d,])\d[\d,]*+(?: ?/ ?[\d,]++)? (?:tokens?|messages?)\b"
     r"|\b(?:[Tt]okens?|[Bb]udget|[Cc]ontext)\b[^\n\d]{0,32}[\d,]+(?: ?/ ?[\d,]+)?)"
 )
-"""What changes by itself in a system prompt: by the group's name, which a line may have several of."""
+"""What changes by itself in a system prompt: by the group's name, which a line may have several of.
+
+It takes time in proportion to the text, whatever that is made of: a run of digits is read once.
+"""
 _DIGIT = re.compile(r"\d")
-_MOST_LOOKED_AT = 4096  # characters of a line
+MOST_LOOKED_AT = 1024  # characters of a line
+_MOST_LINES_OF_ONE = 2048  # of a system prompt; the rest counts as one
 _MOST_LINES = 8192
 _LINES: dict[int, tuple[int, str]] = {}  # by digest: what was found in it
 _NAMES = {"billing": "billing header", "id": "an id", "time": "a time", "date": "a date", "count": "a count"}
@@ -72,14 +77,15 @@ class Outline:
 
     def of_system(self, texts: Iterable[str]) -> None:
         """Look at the system prompt, block by block; only lines with digits can change by themselves."""
-        still, names = [], []
+        still, names = list[int](), list[str]()
         for text in texts:
             name = ""
-            for line in text.split("\n"):
+            for line in text.split("\n", max(0, _MOST_LINES_OF_ONE - len(still))):
                 digest, of_line = _looked_at(line)
                 still.append(digest)
                 name = name or of_line
             names.append(name)
+        del names[_MOST_BLOCKS:]
         self.still, self.volatile = hash(tuple(still)) & _DIGEST, tuple(names) if any(names) else ()
 
     def folded(self, level: int, tail: int = 0) -> "Outline":
@@ -132,11 +138,11 @@ def _looked_at(line: str) -> tuple[int, str]:
         return hash(line), ""
     key = hash(line)
     if (known := _LINES.get(key)) is None:
-        head = line[:_MOST_LOOKED_AT]
+        head = line[:MOST_LOOKED_AT]
         found = VOLATILE.search(head)
         known = key, ""
         if found is not None:
-            known = hash((VOLATILE.sub("", head), line[_MOST_LOOKED_AT:])), _NAMES[str(found.lastgroup)]
+            known = hash((VOLATILE.sub("", head), line[MOST_LOOKED_AT:])), _NAMES[str(found.lastgroup)]
         if len(_LINES) >= _MOST_LINES:
             _LINES.clear()
         _LINES[key] = known

@@ -1,28 +1,30 @@
 """Repairs of prompts that would be computed again, as an operator asks for them: nothing else of a request changes.
 
-``tools``: tools are sent in the order of their names, whatever the client's. ``heads``: lines of the system prompt
-that change by themselves do not stand before all else any more. Claude Code's billing line is left out; a line
-whose time, count or id was seen to change within its program goes to the end of the last message.
+``tools``: tools are sent in the order of their names, whatever the client's; a breakpoint of the cache stays at its
+place. ``heads``: lines of the system prompt that change by themselves do not stand before all else any more.
+Claude Code's billing line is left out; a line whose time, count or id was seen to change within its program goes to
+the end of the last message, unless that is the model's own, which it is to go on with.
 """
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from controlplane.core.model.errors import ConfigError
 from controlplane.gate.agents import tool_name
-from controlplane.gate.outlines import BILLING_HEADER, VOLATILE
+from controlplane.gate.bodies import with_values
+from controlplane.gate.outlines import BILLING_HEADER, MOST_LOOKED_AT, VOLATILE
 
 REPAIR_VARIABLE = "PENSTOCK_REPAIR"
 REPAIRS = ("tools", "heads")
 _MOST_PROGRAMS = 8192  # whose lines are known; the one that was silent for longest is forgotten
 _MOST_LINES = 64  # of a program, that may change
+_MOST_TEXT = 1 << 18  # characters of a system prompt: of a longer one the rest stays as it is
 _CHANGES = 0
+_MARKER = "cache_control"
 _HEADS = ("system", "instructions")
 _SYSTEM_ROLES = ("system", "developer")
+_NOTED_ROLES = ("user", "tool")
 _Lines = Callable[[str], str]
 
 
@@ -55,10 +57,12 @@ class Repairer:
         self.repaired += 1
         return body | made
 
-    def sent_on(self, program_id: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """As ``repair``, with the bytes that are to be sent in place of those that came; none: those are."""
+    def sent_on(self, program_id: str, body: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        """As ``repair``, with the bytes that are to be sent in place of ``data``, which came; none: those are."""
         made = self.repair(program_id, body)
-        return made, b"" if made is body else _encoded(made)
+        if made is body:
+            return body, b""
+        return made, with_values(data, made, [name for name in made if made[name] is not body[name]])
 
     def _without_heads(self, program_id: str, body: dict[str, Any]) -> dict[str, Any]:
         moved: list[str] = []
@@ -67,11 +71,15 @@ class Repairer:
         if len(self._seen) > _MOST_PROGRAMS:
             self._seen.popitem(last=False)
 
+        messages = body.get("messages")
+        movable, left = _takes_note(messages), _MOST_TEXT
+
         def still(text: str) -> str:
-            return _kept(text, seen, moved, movable=bool(body.get("messages")))
+            nonlocal left
+            left -= len(text)
+            return text if left < 0 else _kept(text, seen, moved, movable=movable)
 
         made: dict[str, Any] = {name: _edited(body[name], still) for name in _HEADS if name in body}
-        messages = body.get("messages")
         if isinstance(messages, list) and messages:
             first = messages[0]
             if isinstance(first, dict) and first.get("role") in _SYSTEM_ROLES and "content" in first:
@@ -86,7 +94,8 @@ def _kept(text: str, seen: dict[int, int], moved: list[str], *, movable: bool) -
     for line in text.split("\n"):
         if line.startswith(BILLING_HEADER):
             continue
-        if movable and (found := VOLATILE.search(line)) is not None and found.lastgroup != "date":
+        is_short = len(line) <= MOST_LOOKED_AT
+        if movable and is_short and (found := VOLATILE.search(line)) is not None and found.lastgroup != "date":
             rest, now = hash(VOLATILE.sub("", line)), hash(line) or 1
             before = seen.get(rest, now)
             if rest in seen or len(seen) < _MOST_LINES:
@@ -111,16 +120,20 @@ def _edited(value: Any, edit: _Lines) -> Any:
     return value
 
 
-def _with_note(message: Any, lines: list[str]) -> Any:
+def _takes_note(messages: Any) -> bool:
+    """Whether lines may go behind the last message: what an assistant has begun to say they would be part of."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return (
+        isinstance(last, dict) and last.get("role") in _NOTED_ROLES and isinstance(last.get("content"), str | list)
+    )
+
+
+def _with_note(message: dict[str, Any], lines: list[str]) -> dict[str, Any]:
     """The message with these lines behind all that it has."""
-    if not isinstance(message, dict):
-        return message
-    content, note = message.get("content"), "\n".join(lines)
+    content, note = message["content"], "\n".join(lines)
     if isinstance(content, str):
         return message | {"content": f"{content}\n\n{note}"}
-    if isinstance(content, list):
-        return message | {"content": [*content, {"type": "text", "text": note}]}
-    return message
+    return message | {"content": [*content, {"type": "text", "text": note}]}
 
 
 def _in_order(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,12 +145,14 @@ def _in_order(body: Mapping[str, Any]) -> dict[str, Any]:
             continue
         names = [tool_name(each) for each in tools]
         if all(names) and names != sorted(names):
-            made[field] = [tools[at] for at in sorted(range(len(names)), key=names.__getitem__)]
+            ordered = [tools[at] for at in sorted(range(len(names)), key=names.__getitem__)]
+            made[field] = [_marked(tool, like) for tool, like in zip(ordered, tools, strict=True)]
     return made
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError:  # half a surrogate pair
-        return json.dumps(body).encode()
+def _marked(tool: dict[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool with the marker of that which stood at its place: it marks a place in the prompt."""
+    if tool.get(_MARKER) == like.get(_MARKER):
+        return tool
+    bare = {name: value for name, value in tool.items() if name != _MARKER}
+    return bare | {_MARKER: like[_MARKER]} if _MARKER in like else bare

@@ -89,6 +89,7 @@ _SLICE = 4096  # characters: a plain prompt is compared in so many parts
 _MOST_SLICES = 1024
 _WHOLE_HASH = 1 << 20  # characters: of what is longer a sample is compared
 _SAMPLE = 4096
+_MOST_DEPTH = 16  # of an image or a recording within what wraps it
 _HEADER = 1 << 16  # characters of an encoded image or recording that have its header
 
 _PATCH = 28  # pixels: an image costs a token for each such square, as most models' do, unless the model is listed
@@ -364,14 +365,16 @@ def _mime(value: dict[str, Any]) -> str:
     return next((value[name] for name in _MIME_KEYS if isinstance(value.get(name), str)), "")
 
 
-def _payloads(value: Any, mime: str, form: str = "") -> Iterator[tuple[str, str, str]]:
+def _payloads(value: Any, mime: str, form: str = "", depth: int = 0) -> Iterator[tuple[str, str, str]]:
     """The blobs or references in a part: each with its MIME type and what says its form."""
+    if depth > _MOST_DEPTH:
+        return
     if isinstance(value, str):
         found = _DATA_URL.match(value, 0, _BASE64_LOOK)
         yield value, found[0][5:].partition(";")[0] if found else mime, form
     elif isinstance(value, list):
         for each in value:
-            yield from _payloads(each, mime, form)
+            yield from _payloads(each, mime, form, depth + 1)
     elif isinstance(value, dict):
         mime = _mime(value) or mime
         form = str(value.get("format") or form)
@@ -382,9 +385,9 @@ def _payloads(value: Any, mime: str, form: str = "") -> Iterator[tuple[str, str,
         longest = max(texts, key=len, default="")
         if inner and len(longest) < _LEAST_BLOB:
             for each in inner:
-                yield from _payloads(each, mime, form)
+                yield from _payloads(each, mime, form, depth + 1)
         elif longest:
-            yield from _payloads(longest, mime, form)
+            yield from _payloads(longest, mime, form, depth + 1)
 
 
 def _suggested(kind: int, payload: str, form: str, model: str) -> float:

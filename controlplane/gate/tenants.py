@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from controlplane.core.model.tenancy import KEY_DIGEST
 from controlplane.core.model.text import sanitize
-from controlplane.gate.identity import Body, Headers, Identity, identify
+from controlplane.gate.identity import CLAIMED, Body, Headers, Identity, identify
 
 _SHORT = len(KEY_DIGEST) + 16  # characters of a key's digest in a program's name
-_CLAIMED = "claimed:"  # before the name of an owner for whom nobody vouches
 _MOST_LOOKED_AT = 64  # ids, to forget one; where all of them are in use the table grows by as many as live at once
 
 
@@ -47,11 +46,15 @@ class Tenants:
         """The identity, with the names that its program and its parent have here."""
         if identity.anonymous:
             return identity
-        tenant = identity.account or (identity.tenant and _CLAIMED + identity.tenant)
+        tenant = identity.owner
         program_id = self._name(identity.program_id, tenant)
         self._assign(program_id, tenant)
         parent_id = identity.parent_id and self._name(identity.parent_id, tenant)
         return replace(identity, program_id=program_id, parent_id=parent_id if parent_id != program_id else "")
+
+    def may_name(self, program_id: str, identity: Identity) -> bool:
+        """Whether that id, as it is, is not another's than theirs who send the request."""
+        return self._owners.get(program_id, identity.owner) == identity.owner
 
     def share(self, tenant: str, *program_ids: str) -> bool:
         """True if all these ids belong to that tenant; ids without an owner do from now on.
@@ -61,7 +64,7 @@ class Tenants:
         owners = {self._owners[name] for name in program_ids if name in self._owners}
         if not tenant:
             return len(owners) < 2
-        owner = _CLAIMED + tenant if owners == {_CLAIMED + tenant} else tenant
+        owner = CLAIMED + tenant if owners == {CLAIMED + tenant} else tenant
         for program_id in program_ids:
             self._assign(program_id, owner)
         return all(self._owners.get(program_id) == owner for program_id in program_ids)
@@ -83,6 +86,6 @@ class Tenants:
 
     def _name(self, program_id: str, tenant: str) -> str:
         while self._owners.get(program_id, tenant) != tenant:
-            short = tenant[:_SHORT] if tenant.startswith(KEY_DIGEST) else tenant.removeprefix(_CLAIMED)
+            short = tenant[:_SHORT] if tenant.startswith(KEY_DIGEST) else tenant.removeprefix(CLAIMED)
             program_id = sanitize(f"{program_id}@{short}")
         return program_id

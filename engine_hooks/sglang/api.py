@@ -10,6 +10,7 @@ from controlplane import clocks
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import CommandApplied, CommandRejected, Pin, PoolSampled
 from controlplane.core.model.types import seconds
+from controlplane.gate.endings import OURS
 from controlplane.gate.engine_api import EngineAccess
 from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
@@ -91,8 +92,8 @@ class SglangSessions:
     # -- turns -----------------------------------------------------------------------------------------------
 
     async def before_turn(self, ticket: Ticket, path: str) -> Mapping[str, object]:
-        """Name its program's session. Nobody goes on with an anonymous one's context."""
-        if self._problem or ticket.anonymous or path not in NAMES_SESSION:
+        """Name its program's session. Nobody goes on with the context of a program of one turn."""
+        if self._problem or ticket.is_one_turn or path not in NAMES_SESSION:
             return {}
         number = self._sessions.begin(ticket, self._now_ns())
         return {} if number is None else {_FIELD: _name(number)}
@@ -150,7 +151,7 @@ class SglangSessions:
 
 
 def _name(number: int) -> str:
-    return f"penstock-{number}"
+    return f"{OURS}{number}"
 
 
 def engine_api(access: EngineAccess) -> SglangSessions:

@@ -41,6 +41,10 @@ class Handoffs:
         if decoded is not None or not runs or not self.decoders:
             self.over.append(_whole(event, decoded))
         else:
+            if (
+                older := self.prefilled.pop(event.handoff, None)
+            ) is not None:  # two by one name: clients choose some
+                self.over.append(_whole(older.end, None))
             self.prefilled[event.handoff] = Prefilled(end=event, since_ns=now_ns)
         self.give_up(now_ns)
 

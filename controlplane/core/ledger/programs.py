@@ -228,6 +228,7 @@ class Programs:
         program.warm = False
         program.queued_at_ns = now_ns if after is Status.WAITING and program.queued_turns else 0
         if after is Status.ACTIVE:
+            program.entered_by = program.asked
             self.charges.count(program, 1)
             self.active[name] = None
             self.active_changes += 1

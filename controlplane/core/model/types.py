@@ -71,6 +71,7 @@ class Program:
     arrived_at_ns: int = 0
     queued_at_ns: int = 0  # since when it wants a slot; 0: it does not
     asked: Hints | None = None  # what its client has asked for last; None: nothing
+    entered_by: Hints | None = None  # likewise, when it got its slot
     promised_ns: int = 0  # that it will wait from then on, as it was forecast when it came; 0: it was not
     urgent_at_ns: int = 0  # when its deadline is near; 0: it has none
     queued_turns: int = 0

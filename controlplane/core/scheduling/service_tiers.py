@@ -12,7 +12,7 @@ asks for it pays for it here.
 from collections.abc import Iterator, Sequence
 
 from controlplane.core.ledger import Ledger
-from controlplane.core.model.hints import HintRules, ServiceTier
+from controlplane.core.model.hints import NO_HINTS, HintRules, ServiceTier
 from controlplane.core.model.types import Program, QueuedProgram, Status
 from controlplane.core.scheduling.slots import is_revocable
 
@@ -77,6 +77,7 @@ def gives_way(ledger: Ledger, rules: HintRules) -> Iterator[tuple[Program, str]]
 
 
 def _held_by_priority(ledger: Ledger, rules: HintRules) -> int:
-    """Blocks that active programs of the priority tier hold."""
+    """Blocks that active programs of the priority tier hold; who got its slot by it is of it while it has that."""
     active = (ledger.programs.by_name[name] for name in ledger.programs.active)
-    return sum(each.kv_blocks for each in active if rules.tier_of(each.hints) is _PRIORITY)
+    tiers = ((each, (each.hints, each.entered_by or NO_HINTS)) for each in active)
+    return sum(each.kv_blocks for each, asked in tiers if _PRIORITY in map(rules.tier_of, asked))

@@ -21,7 +21,7 @@ from controlplane import clocks
 from controlplane.core.model.events import Event, ToolEnded
 from controlplane.core.model.types import seconds
 from controlplane.daemon.otlp.programs import SpanPrograms
-from controlplane.daemon.otlp.spans import ToolSpan, asks_a_model, texts, tool_span
+from controlplane.daemon.otlp.spans import ToolSpan, asks_a_model, ids_of, texts, tool_span
 from controlplane.daemon.process.logs import logger
 
 OUTCOMES = ("taken", "delegated", "repeated", "unmatched", "malformed")
@@ -56,9 +56,9 @@ class SpanReceiver:
                 self._refuse("malformed", call, call.fault, problems)
             elif call is not None:
                 calls.append(call)
-        if calls := self._tell(calls):
+        if calls := await self._tell(calls):
             await sleep(_AGAIN_S)
-        for call in self._tell(calls):
+        for call in await self._tell(calls):
             self._refuse("unmatched", call, _UNMATCHED, problems)
         response = ExportTraceServiceResponse()
         if problems:
@@ -69,13 +69,14 @@ class SpanReceiver:
 
     def _read(self, span: Span, attributes: dict[str, str]) -> ToolSpan | None:
         """The tool call that is to be told of. What is within a span ends before it, and so comes first."""
-        key = (span.trace_id + span.span_id).hex()
+        trace, own, above = ids_of(span)
+        key = trace + own
         within = key in self._above_models
-        if span.parent_span_id and (within or asks_a_model(attributes)):
-            _note(self._above_models, (span.trace_id + span.parent_span_id).hex())
+        if trace and above and (within or asks_a_model(attributes)):
+            _note(self._above_models, trace + above)
         call = tool_span(span, attributes)
-        if call is None:
-            return None
+        if call is None or not (trace and own):
+            return call
         if key in self._seen:
             self.counts["repeated"] += 1
             return None
@@ -85,8 +86,15 @@ class SpanReceiver:
             return None
         return call
 
-    def _tell(self, calls: Sequence[ToolSpan]) -> list[ToolSpan]:
+    async def _tell(self, calls: Sequence[ToolSpan]) -> list[ToolSpan]:
         """Tell of those whose program is known; the others."""
+        left = list[ToolSpan]()
+        for start in range(0, len(calls), _AT_ONCE):
+            left += self._tell_some(calls[start : start + _AT_ONCE])
+            await checkpoint()
+        return left
+
+    def _tell_some(self, calls: Sequence[ToolSpan]) -> list[ToolSpan]:
         events, left = list[Event](), list[ToolSpan]()
         now_ns = time.time_ns()
         for call in calls:

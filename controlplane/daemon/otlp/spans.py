@@ -6,7 +6,7 @@ nothing is kept but the name of the program that a shell runs.
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -64,6 +64,13 @@ CONVENTIONS = (
     ),
 )
 
+_NAMES = frozenset(
+    name
+    for each in CONVENTIONS
+    for field in fields(Convention)
+    if isinstance(name := getattr(each, field.name), str)
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpan:
@@ -82,14 +89,18 @@ class ToolSpan:
     @property
     def fault(self) -> str:
         """Why it cannot be; empty if it can."""
+        if not (self.trace_id and self.span_id):
+            return "expected a trace id of 16 bytes and a span id of 8"
         if not 0 < self.began_ns <= self.ended_ns:
             return "it ends before it begins"
         return "it took months" if (self.ended_ns - self.began_ns) >> COUNT_BITS else ""
 
 
 def texts(attributes: Iterable[KeyValue]) -> dict[str, str]:
-    """Those that are texts, by name."""
-    return {each.key: each.value.string_value for each in attributes if each.value.string_value}
+    """Those that ``CONVENTIONS`` name and that are texts, by name: a process may have any number of others."""
+    return {
+        each.key: each.value.string_value for each in attributes if each.key in _NAMES and each.value.string_value
+    }
 
 
 def asks_a_model(attributes: Mapping[str, str]) -> bool:
@@ -102,13 +113,14 @@ def tool_span(span: Span, attributes: Mapping[str, str]) -> ToolSpan | None:
     found = next((each for each in CONVENTIONS if attributes.get(each.kind) == each.tool), None)
     if found is None:
         return None
+    trace_id, span_id, _ = ids_of(span)
     said = attributes.get(found.name, "") or span.name.removeprefix(_EXECUTES) or "unnamed"
     tool = called_name(said, attributes.get(found.arguments, ""))
     conversation, agent = attributes.get(found.conversation, ""), attributes.get(found.agent, "")
     names = (f"{conversation}/{agent}", conversation) if agent else (conversation,)
     return ToolSpan(
-        trace_id=trace_id_of(span),
-        span_id=_digits(span.span_id, _SPAN_BYTES),
+        trace_id=trace_id,
+        span_id=span_id,
         tool=sanitize(tool),
         is_shell=tool != said,
         call_id=sanitize(attributes.get(found.call_id, "")),
@@ -119,11 +131,14 @@ def tool_span(span: Span, attributes: Mapping[str, str]) -> ToolSpan | None:
     )
 
 
-def trace_id_of(span: Span) -> str:
-    """In hexadecimal digits."""
-    return _digits(span.trace_id, _TRACE_BYTES)
+def ids_of(span: Span) -> tuple[str, str, str]:
+    """Of its trace, its own and of the span that it is within, in hexadecimal digits; empty: it has none."""
+    own, above = (_digits(raw, _SPAN_BYTES) for raw in (span.span_id, span.parent_span_id))
+    return _digits(span.trace_id, _TRACE_BYTES), own, above
 
 
 def _digits(raw: bytes, size: int) -> str:
-    """OTLP's JSON has ids in hexadecimal digits, which protobuf's JSON takes for base64."""
-    return (raw.hex() if len(raw) == size else base64.b64encode(raw).decode()).lower()
+    """OTLP's JSON has ids in hexadecimal digits, which protobuf's JSON takes for base64: of 4 it makes 3 bytes."""
+    if len(raw) == size:
+        return raw.hex()
+    return base64.b64encode(raw).decode().lower() if len(raw) == size * 3 // 2 else ""

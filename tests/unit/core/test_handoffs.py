@@ -85,6 +85,17 @@ def test_a_decode_that_nobody_tells_of_ends_after_a_while_or_with_its_engines() 
     assert not d.ledger.turns.running
 
 
+def test_of_two_turns_by_one_name_both_end() -> None:
+    d = Apart()
+    for name in ("a", "b"):
+        d.submit(name)
+        ids = {"program_id": name, "turn_id": f"{name}.1"}
+        d.send(d.engine(ev.TurnPrefilled, handoff="h.a", prompt_tokens=100, cached_tokens=0, service_ns=5, **ids))
+    d.decode("a")
+    assert [(whole.program_id, whole.output_tokens) for whole in d.ended] == [("a", 0), ("b", 20)]
+    assert not (d.ledger.turns.running or d.ledger.handoffs.prefilled)
+
+
 def test_a_decode_engine_is_counted_and_no_room_of_its_is_given_out() -> None:
     d = Apart()
     d.tick()

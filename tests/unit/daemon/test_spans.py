@@ -138,6 +138,28 @@ async def test_what_is_left_out() -> None:
     assert answer.partial_success.rejected_spans == 1
 
 
+@pytest.mark.parametrize("trace", [b"", b"4b", b"4b" * 1_000_000])
+@pytest.mark.parametrize("own", [b"", b"1" * 1_000_000, b"1" * 8])
+async def test_of_a_span_whose_ids_are_none_nothing_is_kept(trace: bytes, own: bytes) -> None:
+    scene = Scene()
+    for attributes in (TOOL | {GENAI.conversation: "root"}, {GENAI.kind: "chat"}):
+        sent = span(attributes)
+        sent.trace_id, sent.span_id, sent.parent_span_id = trace, own, own
+        answer = await scene.receiver.take(request(sent))
+    assert (scene.receiver.counts["malformed"], scene.told) == (1, [])
+    assert not (scene.receiver._seen or scene.receiver._above_models)
+    assert len(answer.partial_success.error_message) < 1000
+
+
+async def test_attributes_that_nobody_asked_for_cost_nothing_of_each_span() -> None:
+    scene, begun_s = Scene(), time.process_time()
+    of_process = {f"key {number}": "x" for number in range(100_000)}
+    spans = [span(TOOL | {GENAI.conversation: "root"}, number=number) for number in range(1, 4_000)]
+    await scene.receiver.take(request(*spans, of_process=of_process))
+    assert len(scene.told) == len(spans)
+    assert time.process_time() - begun_s < 5, "it was longer, and grew with both"
+
+
 async def test_the_daemon_learns_the_duration_and_believes_no_tool_to_run() -> None:
     scene = Scene()
     await scene.receiver.take(request(span(TOOL | {GENAI.conversation: "other"})))

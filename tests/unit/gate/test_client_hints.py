@@ -19,9 +19,10 @@ from test_gate_middleware import CHAT, Bench, Exchange
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.hints import NO_HINTS, HintRules
-from controlplane.core.model.types import seconds
+from controlplane.core.model.types import QueuedProgram, seconds
 from controlplane.core.policies.presets import PRESETS
 from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.core.scheduling.service_tiers import in_tiers
 from controlplane.gate.hints import DEADLINES, UNREAD, WISHES
 from controlplane.gate.identity import FAIRNESS_HEADERS
 from controlplane.gate.kv_hints import RECEIPT_HEADER
@@ -183,6 +184,23 @@ async def test_who_asks_to_go_first_or_last_does_within_the_operators_bounds(
 
 
 FLEX = {"service_tier": "flex"}
+PRIORITY = {"service_tier": "priority"}
+
+
+@pytest.mark.parametrize("later", [{}, FLEX, PRIORITY])
+async def test_who_came_in_by_priority_takes_of_its_share_whatever_it_asks_for_later(
+    make: Make, later: Any
+) -> None:
+    scene = make(HintRules(priority_share=0.05))
+    await scene.asks({}, PRIORITY)
+    scene.tick()
+    assert scene.admitted == ["p"]
+    scene.turn("p", scene.bench.of(ev.TurnQueued)[0].turn_id, tokens=40)
+    await scene.asks({}, later)
+    scene.node.send(scene.node.driver.gate(ev.TurnHinted, program_id="q", turn_id="q.1", **tier("priority", "by")))
+    waits = QueuedProgram(program_id="q", blocks=40, arrived_at_ns=1, queued_at_ns=1)
+    assert in_tiers([waits], scene.driver.ledger, scene.rules, 1000)[1] == {}
+    assert in_tiers([replace(waits, blocks=5)], scene.driver.ledger, scene.rules, 1000)[1]
 
 
 async def test_flex_gives_its_slot_back_between_two_turns_to_who_waits(make: Make) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -138,6 +139,15 @@ def test_of_a_stream_one_event_gets_the_field_wherever_it_is_cut(cuts: set[int])
     bounds = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[start:end] for start, end in pairwise(bounds)]
     assert passed(anthropic(), pieces, "text/event-stream")[1] == TOLD
+
+
+def test_a_long_event_is_looked_at_once() -> None:
+    event = b'data: {"x": "' + b"a" * 900_000 + b'"}\n\n'
+    begun_s = time.process_time()
+    body = passed(
+        anthropic(), [event[at : at + 64] for at in range(0, len(event), 64)] + [STREAM], "text/event-stream"
+    )[1]
+    assert time.process_time() - begun_s < 10 and body == event + TOLD
 
 
 def test_of_responses_the_last_event_gets_it() -> None:

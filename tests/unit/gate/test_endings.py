@@ -46,6 +46,18 @@ async def test_another_accounts_program_is_not_ended() -> None:
     assert bench.of(ProgramEnded) == []
 
 
+@pytest.mark.parametrize(
+    ("session", "key", "is_told"), [("p", "one", 1), ("p", "two", 0), ("q", "two", 1), ("penstock-3", "one", 0)]
+)
+async def test_an_engine_is_told_to_close_nobody_elses_session(session: str, key: str, is_told: int) -> None:
+    """Whichever program the request itself is of; and what the gate has there is nobody's to close."""
+    bench = Bench(governed=False)
+    await bench.answered(CHAT, authorization="Bearer one")
+    body = {"session_id": session, "program_id": "my own"}
+    reply = await bench.answered(body, path="/close_session", authorization=f"Bearer {key}")
+    assert (len(bench.app.requests), reply.status) == (1 + is_told, 200)
+
+
 @pytest.mark.parametrize(("value", "last"), [("true", True), ("True", True), ("false", False), ("1", False)])
 async def test_dynamos_clients_say_in_a_header_that_a_turn_is_the_last(value: str, last: bool) -> None:
     bench = Bench(governed=False)

@@ -24,6 +24,14 @@ def reply(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
+A1 = (SYSTEM, user("a"))
+A2 = (*A1, reply("x"), user("more"))
+A3 = (*A2, reply("x"), user("and more"))
+B1 = (SYSTEM, user("b"))
+B2 = (*B1, reply("y"), user("more"))
+B3 = (*B2, reply("y"), user("and more"))
+
+
 class Client:
     """Sends requests; each is over at once unless it ``stays``."""
 
@@ -109,10 +117,32 @@ def test_a_chain_of_responses_is_a_program() -> None:
     assert client.asks(user("c"), name="input", previous_response_id="resp_of_nobody") != first
 
 
-def test_accounts_share_no_context() -> None:
+KEYS = [(("authorization", f"Bearer {name}"),) for name in ("one", "two")]
+CLAIM = (("x-penstock-tenant", identify([(b"authorization", b"Bearer one")], {}).account),)
+
+
+@pytest.mark.parametrize("other", [KEYS[1], CLAIM, ()])
+def test_accounts_share_no_context_and_nobody_gets_one_by_a_claim(other: Any) -> None:
     client = Client()
-    first = client.asks(user("a"), headers=(("authorization", "Bearer one"),))
-    assert client.asks(user("a"), reply("x"), user("b"), headers=(("authorization", "Bearer two"),)) != first
+    first = client.asks(*A1, headers=KEYS[0], name="input", response="resp_1")
+    assert client.asks(*A2, headers=other, name="input") != first
+    assert client.asks(user("b"), headers=other, name="input", previous_response_id="resp_1") != first
+    assert client.asks(*A2, headers=KEYS[0], name="input") == first
+
+
+def test_what_one_account_asks_for_titles_with_is_no_title_of_another() -> None:
+    client = Client()
+    client.asks(*A1, tools=TOOLS, session="s", headers=KEYS[0])
+    assert client.asks(TITLE, user("a"), session="s", headers=KEYS[0]) != "s"
+    assert client.asks(TITLE, user("a"), session="t", headers=KEYS[1]) == "t"
+
+
+def test_a_flood_of_one_account_has_no_other_forgotten() -> None:
+    client = Client(most=20)
+    first = client.asks(*A1, headers=KEYS[0])
+    for number in range(100):
+        client.asks(SYSTEM, user(f"flood {number}"), headers=KEYS[1])
+    assert client.asks(*A2, headers=KEYS[0]) == first
 
 
 @pytest.mark.parametrize("most", [0, 100])
@@ -136,13 +166,6 @@ def test_so_many_contexts_are_remembered_and_no_more() -> None:
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------
-
-A1 = (SYSTEM, user("a"))
-A2 = (*A1, reply("x"), user("more"))
-A3 = (*A2, reply("x"), user("and more"))
-B1 = (SYSTEM, user("b"))
-B2 = (*B1, reply("y"), user("more"))
-B3 = (*B2, reply("y"), user("and more"))
 
 
 @pytest.mark.parametrize(
@@ -226,6 +249,35 @@ def test_an_agents_id_names_none_of_its_conversations() -> None:
     first, other = client.asks(*A1, headers=agent), client.asks(*B1, headers=agent)
     assert first.startswith("asst_1~") and other.startswith("asst_1~") and first != other
     assert client.asks(*A2, headers=agent) == first
+
+
+SMALL = st.lists(st.sampled_from([user("a"), reply("x"), user("b"), 1, None]), max_size=3)
+HOSTILE = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": SMALL,
+        "input": SMALL | st.just("text"),
+        "previous_response_id": st.sampled_from(["r", "s", "r" * 10_000, 7, []]),
+        "tools": st.just(TOOLS),
+        "prompt_cache_key": st.sampled_from(["k", "l", "anonymous-k"]),
+        "session_id": st.sampled_from(["s", "t"]),
+    },
+)
+
+
+@given(st.lists(st.tuples(HOSTILE, st.sampled_from([(), *KEYS]), st.sampled_from(["", "r", "s"])), max_size=20))
+def test_whatever_comes_is_named_and_what_is_remembered_is_bounded(steps: Any) -> None:
+    continuity, open_turns = Continuity(most=4), []
+    for body, headers, response in steps:
+        identity = identify([(key.encode(), value.encode()) for key, value in headers], body)
+        named, turn = continuity.name(identity, body, measure(body))
+        assert named.owner == identity.owner and (named.anonymous or not named.program_id.startswith("anonymous-"))
+        open_turns.append((turn, response))
+        if response:
+            open_turns.pop(0)[0].over(response * 5_000)
+        assert len(continuity._contexts) <= 4 and set(continuity._found.values()) <= set(continuity._contexts)
+        assert {each for own in continuity._of_owner.values() for each in own} == set(continuity._contexts)
+        assert all(len(mark) <= 256 for _, mark in continuity._found if isinstance(mark, str))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=30))

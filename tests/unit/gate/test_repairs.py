@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import time
 from collections import Counter
 from typing import Any
 
@@ -23,7 +24,12 @@ JSON = st.recursive(
     max_leaves=8,
 )
 TOOLS = st.lists(
-    st.fixed_dictionaries({"name": st.text("abc", min_size=1, max_size=2), "more": JSON}) | JSON, max_size=4
+    st.fixed_dictionaries(
+        {"name": st.text("abc", min_size=1, max_size=2), "more": JSON},
+        optional={"cache_control": st.just({"type": "ephemeral"})},
+    )
+    | JSON,
+    max_size=4,
 )
 BODIES = st.fixed_dictionaries(
     {}, optional={"tools": TOOLS, "functions": JSON, "system": JSON, "messages": JSON, "input": JSON, "model": JSON}
@@ -55,8 +61,14 @@ def test_of_any_request_the_tools_change_places_and_nothing_else_does(body: dict
     }
     for field in ("tools", "functions"):
         if made.get(field) != body.get(field):
-            assert Counter(map(json.dumps, made[field])) == Counter(map(json.dumps, body[field]))
+            were, are = body[field], made[field]
+            assert Counter(map(_unmarked, are)) == Counter(map(_unmarked, were))
+            assert [each.get("cache_control") for each in are] == [each.get("cache_control") for each in were]
     assert Repairer(frozenset(("tools",))).repair("p", made) is made
+
+
+def _unmarked(tool: dict[str, Any]) -> str:
+    return json.dumps({name: value for name, value in tool.items() if name != "cache_control"})
 
 
 @given(bodies=st.lists(BODIES, min_size=1, max_size=3))
@@ -64,7 +76,8 @@ def test_any_request_is_repaired_or_left_as_it_is(bodies: list[dict[str, Any]]) 
     repairer = Repairer(BOTH)
     for body in bodies:
         before = copy.deepcopy(body)
-        made, data = repairer.sent_on("p", body)
+        came = json.dumps(body)
+        made, data = repairer.sent_on("p", body, came.encode())
         assert body == before
         assert made.keys() == body.keys()
         assert (json.loads(data) if data else body) == made
@@ -113,6 +126,51 @@ def test_a_note_stands_behind_all_that_a_message_has(content: Any) -> None:
     told = message["content"][len(content) :]
     note = "Now: 2026-11-30T10:00:02Z"
     assert told in (f"\n\n{note}", [{"type": "text", "text": note}])
+
+
+ASKED = {"role": "user", "content": "go"}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [ASKED, {"role": "assistant", "content": "{"}],  # begun, for the model to go on with
+        [ASKED, {"role": "assistant", "content": None, "tool_calls": []}],
+        [{"role": "user", "content": None}],
+        [{"content": "go"}],
+        ["go"],
+        "go",
+        {"role": "user"},
+    ],
+)
+def test_a_line_that_has_nowhere_to_go_stays_where_it_was(messages: Any) -> None:
+    repairer = Repairer(frozenset(("heads",)))
+    for second in (1, 2, 3):
+        body = agent(second, messages=messages)
+        assert repairer.repair("p", body) == body | {"system": body["system"][1:]}
+
+
+@pytest.mark.parametrize(
+    "more", ['"a": 1.50, "a": 1e400', '"seed": 123456789012345678901234567890', '"a": "\\u00e9"']
+)
+def test_the_bytes_of_all_else_stay(more: str) -> None:
+    data = ('{"tools": [{"name": "b"}, {"name": "a"}], ' + more + "}").encode()
+    _, sent = Repairer(BOTH).sent_on("p", {"tools": [{"name": "b"}, {"name": "a"}]}, data)
+    assert more.rpartition('": ')[2].encode() in sent and b'[{"name":"a"},{"name":"b"}]' in sent
+
+
+def test_what_is_no_json_by_the_letter_is_repaired_without_loss() -> None:
+    body = {"tools": [{"name": "b"}, {"name": "a"}], "top_p": float("inf"), "stop": "\ud800"}
+    made, sent = Repairer(BOTH).sent_on("p", body, json.dumps(body).encode())
+    assert json.loads(sent) == made == body | {"tools": [{"name": "a"}, {"name": "b"}]}
+
+
+def test_a_long_system_prompt_is_repaired_as_far_as_it_is_read() -> None:
+    repairer, begun_s = Repairer(BOTH), time.process_time()
+    for text in ("1," * (1 << 22), "10:00\n" * (1 << 20)):
+        body = agent(1, system=[BILLING, {"type": "text", "text": text}])
+        assert repairer.repair("p", body)["system"] == body["system"][1:]
+    assert time.process_time() - begun_s < 5
 
 
 @pytest.mark.parametrize(

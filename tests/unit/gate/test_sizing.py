@@ -7,6 +7,7 @@ import base64
 import io
 import os
 import struct
+import time
 import wave
 import zlib
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.estimators.prompt_size import MEDIA
+from controlplane.gate.outlines import VOLATILE
 from controlplane.gate.sizing import measure
 
 
@@ -181,3 +183,24 @@ def test_token_ids_are_tokens() -> None:
 def test_any_body_has_a_size(value: Any) -> None:
     prompt = measure({"messages": value, "tools": value, "image_data": value})
     assert prompt.text_bytes >= 0 and len(prompt.chain) == len(prompt.text) == len(prompt.media)
+
+
+PIECES = ("1", ",", "/", " ", "10:", "tokens ", "2025-", "Mon ", "Jan ", "1234abcd-", "\n", "\n1")
+
+
+def test_no_text_is_looked_at_for_long() -> None:
+    """Were it read again from each of its characters, this would take minutes."""
+    begun_s = time.process_time()
+    for unit in (one + two for one in PIECES for two in PIECES):
+        text = unit * ((1 << 15) // len(unit))
+        VOLATILE.search(text)
+        outline = measure({"system": [text] + ["10:00"] * 100, "messages": []}).outline
+        assert len(outline.volatile) <= 64, "no part of what is counted of it"
+    assert time.process_time() - begun_s < 15
+
+
+def test_an_image_in_a_thousand_wrappers_is_measured() -> None:
+    source: Any = "A" * 4000
+    for _ in range(900):
+        source = {"source": [source]}
+    assert measure({"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}).chain

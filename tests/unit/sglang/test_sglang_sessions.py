@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -192,6 +192,7 @@ async def test_turns_name_sessions_and_the_daemons_word_closes_them(monkeypatch:
         assert await turn(ticket("p")) == "penstock-0" == await turn(ticket("p"), "/generate")
         assert await turn(ticket("q"), "/v1/messages") is None, "SGLang reads none there"
         assert await turn(ticket("q", anonymous=True)) is None
+        assert await turn(replace(ticket("q"), aside=True)) is None
         assert await turn(ticket("q")) == "penstock-1"
         for command in (
             cmd.Retain(command_id=1, program_id="p", ttl_ns=seconds(99)),
