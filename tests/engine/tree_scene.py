@@ -246,9 +246,9 @@ def main() -> None:
     emitted = Counter[str]()
     send = scene.plugin._send
 
-    def note(event: Any, urgent: bool = False) -> None:
+    def note(event: Any) -> None:
         emitted[type(event).__name__] += 1
-        send(event, urgent)
+        send(event)
 
     scene.plugin._send = note  # type: ignore[method-assign]
     for _ in range(steps):
