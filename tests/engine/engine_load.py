@@ -35,10 +35,14 @@ async def next_turn(client: EngineClient, program_id: str, messages: Messages, *
 
 
 async def fill(client: EngineClient, seed: int, pool_tokens: int = POOL_TOKENS, program: str = "filler") -> None:
-    """Other programs' prompts, one by one, that together need more than the pool; nobody's, without a name."""
+    """Other programs' prompts, one by one, that together need more than the pool; nobody's, without a name.
+
+    Nobody's are plain text: a chat that names nobody may go on.
+    """
+    path = "/v1/chat/completions" if program else "/v1/completions"
     for number in range(pool_tokens // PROMPT_TOKENS + 2):
         name = program and f"{program}-{seed}-{number}"
-        assert (await client.chat(name, words(seed + number, PROMPT_TOKENS))).status == 200
+        assert (await client.chat(name, words(seed + number, PROMPT_TOKENS), path=path)).status == 200
 
 
 async def decoding(
