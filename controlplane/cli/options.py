@@ -173,6 +173,21 @@ SharedPrefix = Annotated[
     int,
     typer.Option(help="Leading tokens that all programs share (system prompt).", rich_help_panel=OF_WORKLOADS),
 ]
+TokensPerWord = Annotated[
+    int,
+    typer.Option(
+        min=1, help="For the engine double: tokens that one word stands for.", rich_help_panel=OF_WORKLOADS
+    ),
+]
+ApiKey = Annotated[
+    str,
+    typer.Option(
+        "--api-key",
+        envvar="OPENAI_API_KEY",
+        help="Sent to the endpoint as a bearer token.",
+        rich_help_panel=OF_WORKLOADS,
+    ),
+]
 TelemetryOf = Annotated[
     Telemetry,
     typer.Option(

@@ -97,9 +97,10 @@ def verdict(answers: Sequence[Answer]) -> list[str]:
     lines = []
     for answer in answers:
         stock = next(each for each in answers if each.system.host_gb == answer.system.host_gb)
-        if stock is not answer and stock.agents:
-            ratio = f"{answer.agents / stock.agents:.2g} times the agents of {stock.system.name}"
-            lines.append(f"{answer.system.name}: {'at least ' * (not answer.found.fails_at)}{ratio}.")
+        if stock is answer or not stock.agents or not stock.found.fails_at:
+            continue
+        ratio = f"{answer.agents / stock.agents:.2g} times the agents of {stock.system.name}"
+        lines.append(f"{answer.system.name}: {'at least ' * (not answer.found.fails_at)}{ratio}.")
     lines.extend(
         f"{answer.system.name} also keeps the SLO at {', '.join(map(str, again))}: more seeds would tell."
         for answer in answers

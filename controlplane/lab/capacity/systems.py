@@ -3,7 +3,8 @@
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from controlplane.core.model.errors import ConfigError
 from controlplane.lab.capacity.slo import Point, Served, point, served
 from controlplane.lab.experiment import Experiment, Hardware, Workload
+from controlplane.lab.sim.clairvoyant import simulated_preset
 from controlplane.lab.sim.profile import load_profile
 from controlplane.lab.simulate import engine_of, simulate
 from controlplane.lab.sweep.spec import SweepSpec
@@ -18,7 +20,8 @@ from controlplane.lab.workload.arrivals import Closed
 from controlplane.lab.workload.named import CHANGE, MIX, Wanted, named_workload
 from controlplane.lab.workload.trace import Trace
 
-_ROUNDS, _LEAST = 4, 60
+_ROUNDS = 4
+_LEAST = 60  # agents, for a percentile
 HOST_GB_PER_S = 50.0  # of loads from host memory: a PCIe 5 link as it is used
 
 
@@ -33,20 +36,20 @@ class System:
     host_gb: float = 0.0
 
 
-def trace_of(workload: Workload, agents: int, seed: int) -> Trace:
-    """Agents that the seed draws, for ``agents`` places; a short trace begins again. Raises ``ConfigError``.
+def programs_for(agents: int, least: int = _LEAST) -> int:
+    """How many a closed loop of ``agents`` places needs.
 
-    The first agent of each place warms the engine and the last ends beside empty places: between them there are
-    two for each place, and enough for a percentile.
+    The first of each place warms the engine and the last ends beside empty places: between them there are two for
+    each place, and at least ``least``.
     """
+    return max(_ROUNDS * agents, 2 * agents + least)
+
+
+def agents_of(workload: Workload, count: int, seed: int) -> Trace:
+    """So many agents that the seed draws; a short trace begins again. Raises ``ConfigError``."""
     name = workload.source
     name = name if name.startswith((MIX, CHANGE)) else f"{MIX}{name}"
-    wanted = Wanted(
-        programs=max(_ROUNDS * agents, 2 * agents + _LEAST),
-        max_context_tokens=workload.max_context,
-        seed=seed,
-        humans=workload.humans,
-    )
+    wanted = Wanted(programs=count, max_context_tokens=workload.max_context, seed=seed, humans=workload.humans)
     return named_workload(name, wanted)
 
 
@@ -59,22 +62,17 @@ def simulated(
     seeds: Sequence[int],
 ) -> list[System]:
     """Each preset on the machine with each size of host memory, in 10^9 bytes. Raises ``ConfigError``."""
-    configs = {name: SweepSpec(workload=(workload,), presets=(name,)).config(name) for name in presets}
-    contexts = [each.context_tokens for each in workload.scale.apply(trace_of(workload, 10, seeds[0])).programs]
+    for name in presets:
+        simulated_preset(name)  # a name that there is not is told before any work
+    contexts = [
+        each.context_tokens for each in workload.scale.apply(agents_of(workload, _LEAST, seeds[0])).programs
+    ]
     first = max(1, round(engine_of(hardware).size_tokens / statistics.fmean(contexts)))
     found = []
     for gb in host_gb:
         machine, host = _with_host(hardware, gb), f", {gb:g} GB host" if gb else ""
-        for name, config in configs.items():
-            asked = Experiment(
-                workload=workload,
-                hardware=machine,
-                arrival=Closed(1),
-                preset=config.policies,
-                rules=config.control,
-                label=name,
-            )
-            measure = _Simulated(asked, tuple(seeds))
+        for name in presets:
+            measure = _Simulated(workload, machine, name, tuple(seeds))
             found.append(System(name=f"{name}{host}", measure=measure, first=first, preset=name, host_gb=gb))
     return found
 
@@ -95,18 +93,30 @@ def _with_host(hardware: Hardware, gb: float) -> Hardware:
 class _Simulated:
     """Runs every seed, side by side where there are several."""
 
-    asked: Experiment
+    workload: Workload
+    hardware: Hardware
+    preset: str
     seeds: tuple[int, ...]
 
     def __call__(self, agents: int) -> Point:
-        runs = [(self.asked, agents, seed) for seed in self.seeds]
-        if len(runs) == 1:
-            return point(agents, [_run(*runs[0])])
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-            return point(agents, list(pool.map(_run, *zip(*runs, strict=True))))
+        run = partial(_run, self.workload, self.hardware, self.preset, agents)
+        if len(self.seeds) == 1:
+            return point(agents, [run(*self.seeds)])
+        with ProcessPoolExecutor(len(self.seeds), mp_context=get_context("spawn")) as pool:
+            return point(agents, list(pool.map(run, self.seeds)))
 
 
-def _run(asked: Experiment, agents: int, seed: int) -> Served:
-    trace = trace_of(asked.workload, agents, seed)
-    run = simulate(replace(asked, trace=trace, arrival=Closed(agents), seed=seed))
+def _run(workload: Workload, hardware: Hardware, preset: str, agents: int, seed: int) -> Served:
+    config = SweepSpec(workload=(workload,), presets=(preset,)).config(preset)
+    run = simulate(
+        Experiment(
+            workload=workload,
+            hardware=hardware,
+            arrival=Closed(agents),
+            preset=config.policies,
+            rules=config.control,
+            seed=seed,
+            trace=agents_of(workload, programs_for(agents), seed),
+        )
+    )
     return served(run, agents)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.closed_loop import record
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
@@ -91,3 +92,14 @@ def test_stock_and_penstock_are_told_side_by_side(tmp_path: Path) -> None:
         assert system["agents"] in kept
     assert found == json.loads((tmp_path / "capacity.json").read_text())
     assert "<svg" in (tmp_path / "capacity.html").read_text()
+
+
+def test_a_recording_is_asked_on_its_own_machine(tmp_path: Path) -> None:
+    log = record(tmp_path / "run.jsonl", "fcfs", programs=12, rate=0.5, seed=3)
+    run = CliRunner()
+    ran = run.invoke(app, ["capacity", str(log), "--seed", "1", "--most", "3", "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert [system["agents"] for system in json.loads(ran.stdout)["systems"]] == [3, 3]
+    refused = run.invoke(app, ["capacity", str(log), "--host-gb", "64"])
+    assert refused.exit_code == 2
+    assert "--host-gb" in refused.output
