@@ -60,7 +60,7 @@ class Answer:
         return [self.system.name, self.number, *shown, hits, self.broke]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it; a figure that was not measured is null."""
+        """All of it; a figure of nothing is null."""
         tried = [
             {name: value if isfinite(value) else None for name, value in asdict(each).items()}
             | {"broken": each.broken(self.slo)}

@@ -106,7 +106,7 @@ class Point:
     failed: int
 
     def broken(self, slo: Slo) -> tuple[str, ...]:
-        """Which bounds it does not keep, in words; none: it keeps the SLO. What was not measured is not kept."""
+        """Which bounds it does not keep, in words; none: it keeps the SLO. A figure of nothing keeps none."""
         bounds = (
             (not self.failed, f"{self.failed} programs failed"),
             (self.ttft_p90_s <= slo.ttft_s, f"TTFT p90 {self.ttft_p90_s:.1f} s"),
