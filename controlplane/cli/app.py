@@ -10,6 +10,7 @@ import typer
 from controlplane import __version__
 from controlplane.cli.bus import bus_app
 from controlplane.cli.calibrate import calibrate
+from controlplane.cli.capacity import capacity
 from controlplane.cli.change import drain, hold, promote, release, reload, set_preset
 from controlplane.cli.config import config_app
 from controlplane.cli.deploy import deploy_app
@@ -35,7 +36,7 @@ _PANELS = {
     "Run a fleet": (fleet_app,),
     "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret, misses),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
-    "Try policies": (demo, simulate, what_if, sweep, sweep_report, replay, engine_double, report),
+    "Try policies": (demo, simulate, what_if, capacity, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, deploy_app, calibrate, trace_app, tools_app, log_app),
 }
 

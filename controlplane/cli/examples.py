@@ -32,6 +32,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "penstock what-if run.jsonl --preset continuum",
         "penstock what-if run.jsonl --agents 2x --engines +1",
     ),
+    "capacity": (
+        "penstock capacity mine.jsonl --profile h100-gpt-oss-120b",
+        "penstock capacity --ttft 10 --host-gb 0 --host-gb 512 --out runs/capacity",
+    ),
     "sweep": ("penstock sweep --example > sweep.toml", "penstock sweep sweep.toml --jobs 8"),
     "sweep-report": ("penstock sweep-report sweep.csv", "penstock sweep-report sweep.csv --markdown"),
     "replay": (

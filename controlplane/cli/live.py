@@ -9,6 +9,7 @@ import typer
 from controlplane.cli.options import (
     HARDWARE,
     WORKLOAD,
+    ApiKey,
     AsJson,
     MaxContext,
     Nats,
@@ -23,6 +24,7 @@ from controlplane.cli.options import (
     TelemetryOf,
     Tiers,
     TimeScale,
+    TokensPerWord,
     Trace,
     described,
     made,
@@ -53,14 +55,10 @@ def replay(
     scale_outputs: ScaleOutputs = WORKLOAD.scale_outputs,
     scale_tools: ScaleTools = WORKLOAD.scale_tools,
     shared_prefix: SharedPrefix = WORKLOAD.shared_prefix,
-    tokens_per_word: Annotated[
-        int, typer.Option(min=1, help="For the engine double: tokens that one word stands for.")
-    ] = 1,
+    tokens_per_word: TokensPerWord = 1,
     time_scale: TimeScale = 1.0,
     model: Annotated[str, typer.Option(help="Model name. Default: the first that the endpoint lists.")] = "",
-    api_key: Annotated[
-        str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Sent to the endpoint as a bearer token.")
-    ] = "",
+    api_key: ApiKey = "",
     header: Annotated[
         list[str], typer.Option("--header", "-H", help='Sent with each request, as `"NAME: VALUE"`. Repeatable.')
     ] = [],

@@ -138,8 +138,8 @@ Trace = Annotated[
     str,
     typer.Argument(
         help="A trace, a file or folder that `penstock trace import` reads, or `synthetic:NAME`: swe-bench, "
-        "swe-bench-verified, bfcl-v4, swe-like, agentx-like, five-kinds, ilr-like (ilr-1 to ilr-4). Several are "
-        "mixed, `mix:A+B*2`, or follow one another, `change:A>B`."
+        "swe-bench-verified, bfcl-v4, swe-like, agentx-like, agentperf-like, five-kinds, ilr-like (ilr-1 to "
+        "ilr-4). Several are mixed, `mix:A+B*2`, or follow one another, `change:A>B`."
     ),
 ]
 Programs = Annotated[
@@ -172,6 +172,21 @@ Tiers = Annotated[
 SharedPrefix = Annotated[
     int,
     typer.Option(help="Leading tokens that all programs share (system prompt).", rich_help_panel=OF_WORKLOADS),
+]
+TokensPerWord = Annotated[
+    int,
+    typer.Option(
+        min=1, help="For the engine double: tokens that one word stands for.", rich_help_panel=OF_WORKLOADS
+    ),
+]
+ApiKey = Annotated[
+    str,
+    typer.Option(
+        "--api-key",
+        envvar="OPENAI_API_KEY",
+        help="Sent to the endpoint as a bearer token.",
+        rich_help_panel=OF_WORKLOADS,
+    ),
 ]
 TelemetryOf = Annotated[
     Telemetry,

@@ -104,7 +104,7 @@ def write(html: str, path: Path) -> None:
         raise ConfigError(f"{path}: cannot write the report: {error.strerror}") from error
 
 
-def _filled(name: str, **shown: Any) -> str:
+def filled(name: str, **shown: Any) -> str:
     """The template of that file name. A variable that it uses and is not given is an error."""
     environment = Environment(
         loader=PackageLoader("controlplane.lab", "compare"),
@@ -130,7 +130,7 @@ def runs_html(runs: Sequence[RunResult], options: ReportOptions) -> str:
         raise ConfigError("a report needs at least one run")
     groups, predicted = group_runs(runs), group_runs(options.predicted)
     open_groups = [group for group in groups if group.rate]
-    return _filled(
+    return filled(
         "page.html.j2",
         title=options.title,
         subject=SUBJECT,
@@ -217,7 +217,7 @@ def sweep_html(rows: Sequence[Row], *, baseline: str, command: Sequence[str] = (
         raise ConfigError(f"a report needs a successful run{reasons}")
     if baseline not in grid.presets:
         raise ConfigError(f"--baseline: expected one of {', '.join(grid.presets)}, got {baseline!r}")
-    return _filled(
+    return filled(
         "sweep.html.j2",
         title=f"Penstock: what {len(grid.rows):,} simulated runs tell",
         subject=SUBJECT,
@@ -298,4 +298,4 @@ def _grid_facts(grid: Grid) -> dict[str, str]:
 
 def write_regret(grid: Grid, path: Path, *, baseline: str) -> None:
     """Write the regrets of a sweep. Raises ``ConfigError``."""
-    write(_filled("regret.html.j2", title=regret_title(grid), sheets=sheets(grid, baseline)), path)
+    write(filled("regret.html.j2", title=regret_title(grid), sheets=sheets(grid, baseline)), path)

@@ -275,11 +275,11 @@ def show_runs(runs: Sequence[RunResult], *, trace: Trace, out: Path | None, json
         from controlplane.lab.compare.html import ReportOptions, write_report
 
         save_runs(runs, out)
-        write_report(runs, out / "report.html", ReportOptions(command=_without_secrets(sys.argv)))
+        write_report(runs, out / "report.html", ReportOptions(command=without_secrets(sys.argv)))
         print(f"report: {out / 'report.html'}", file=sys.stderr)  # noqa: T201
 
 
-def _without_secrets(command: Sequence[str]) -> tuple[str, ...]:
+def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
     """The command, for others to run again, without keys."""
     shown: list[str] = []
     for word in command:

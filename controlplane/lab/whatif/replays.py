@@ -26,11 +26,12 @@ from controlplane.lab.whatif.observed import Observed, observe
 from controlplane.lab.whatif.question import Question, amount
 from controlplane.lab.whatif.recorded import Recorded, read_recorded
 from controlplane.lab.whatif.worlds import World, shifted, with_agents
+from controlplane.lab.workload.arrivals import Arrival
 from controlplane.lab.workload.arrivals import Recorded as RecordedArrivals
 from controlplane.lab.workload.records import ProgramRecord, TurnRecord
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.summary import summarize
-from controlplane.lab.workload.trace import Trace
+from controlplane.lab.workload.trace import ProgramTrace, Trace
 
 REPEAT = 3
 _FAR_S = 1e9  # longer than any log
@@ -141,34 +142,36 @@ class Replays:
             runs=(self.measured_run, self.replayed[0], runs[0]),
         )
 
+    def experiment(
+        self, question: Question, programs: Sequence[ProgramTrace], arrival: Arrival | RecordedArrivals
+    ) -> Experiment:
+        """A run of these programs as asked, with its own host. Raises ``ConfigError``."""
+        config = self._config_of(question)
+        return Experiment(
+            workload=Workload(
+                trace="recorded",
+                shared_prefix=0,  # each program says its own
+                timeout_s=self.recorded.timeout_ns / 1e9,
+            ),
+            arrival=arrival,
+            preset=self._as_obeyed(config.policies),
+            hardware=self._hardware(question),
+            rules=config.control,
+            trace=Trace(programs=tuple(programs), rejected=[], name="recorded"),
+            profile=self._profile(),
+            control_delay_ns=self.observed.control_ns,
+        )
+
     def _runs(self, question: Question, label: str) -> list[RunResult]:
         observed = self.observed
-        config = self._config_of(question)
-        hardware = self._hardware(question)
         factor = amount(question.agents, 1.0, "agents") if question.agents else 1.0
         found = []
         for number in range(self.asked.repeat):
             world = shifted(World(observed.programs, observed.arrivals_ns), number)
             if factor != 1:
                 world = with_agents(world, factor, number)
-            run = simulate(
-                Experiment(
-                    workload=Workload(
-                        trace="recorded",
-                        shared_prefix=0,  # each program says its own
-                        timeout_s=self.recorded.timeout_ns / 1e9,
-                    ),
-                    arrival=RecordedArrivals(world.arrivals_ns),
-                    preset=self._as_obeyed(config.policies),
-                    hardware=hardware,
-                    rules=config.control,
-                    label=label,
-                    trace=Trace(programs=world.programs, rejected=[], name="recorded"),
-                    profile=self._profile(),
-                    control_delay_ns=observed.control_ns,
-                    host_samples=self._host_samples(),
-                )
-            )
+            asked = self.experiment(question, world.programs, RecordedArrivals(world.arrivals_ns))
+            run = simulate(replace(asked, label=label, host_samples=self._host_samples()))
             found.append(replace(run, rate=0.0, preset=""))  # all are shown side by side, by their labels
         return found
 

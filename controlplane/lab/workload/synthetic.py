@@ -12,9 +12,9 @@ from math import exp, log, sqrt
 import numpy as np
 
 from controlplane.core.model.errors import ConfigError, require
+from controlplane.lab.workload import agentperf_like, swe_like
 from controlplane.lab.workload.kinds import NAMES as KINDS_NAMES
 from controlplane.lab.workload.kinds import draw_kind
-from controlplane.lab.workload.swe_like import draw_program
 from controlplane.lab.workload.trace import ProgramTrace, Trace
 from controlplane.lab.workload.trace_lines import Turn
 from controlplane.lab.workload.trees import AGENTX_LIKE, draw_family
@@ -63,7 +63,7 @@ WORKLOADS: dict[str, Statistics] = {
 }
 """Built-in workloads by name, those drawn to sums of tokens."""
 
-SWE_LIKE = "swe-like"
+_DRAWN = {"swe-like": swe_like.draw_program, "agentperf-like": agentperf_like.draw_program}
 
 
 def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
@@ -72,8 +72,8 @@ def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
     Raises ``ConfigError`` for an unknown name.
     """
     statistics = WORKLOADS.get(name)
-    if statistics is None and name not in (SWE_LIKE, AGENTX_LIKE, *KINDS_NAMES):
-        built_in = ", ".join((*WORKLOADS, SWE_LIKE, AGENTX_LIKE, *KINDS_NAMES))
+    if statistics is None and name not in (*_DRAWN, AGENTX_LIKE, *KINDS_NAMES):
+        built_in = ", ".join((*WORKLOADS, *_DRAWN, AGENTX_LIKE, *KINDS_NAMES))
         raise ConfigError(f"workload: there is no {name!r}; built in: {built_in}", field="workload")
     require("programs", programs, low=1, high=10_000_000)
     rng = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
     elif name == AGENTX_LIKE:
         drawn = tuple(program for program_id in names for program in draw_family(rng, program_id, name))
     elif statistics is None:
-        drawn = tuple(draw_program(rng, program_id, name) for program_id in names)
+        drawn = tuple(_DRAWN[name](rng, program_id, name) for program_id in names)
     else:
         drawn = tuple(_program(rng, program_id, name, statistics) for program_id in names)
     return Trace(programs=drawn, rejected=[], name=name)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from controlplane.cli.app import app
 from controlplane.core.model.errors import ConfigError, ControlPlaneError
-from controlplane.lab.compare.terminal import _without_secrets
+from controlplane.lab.compare.terminal import without_secrets
 from controlplane.lab.load.options import header_of
 from controlplane.lab.load.sse import ReplyBroken, ReplyStream
 
@@ -178,5 +178,5 @@ def test_what_is_no_header_is_refused(text: str) -> None:
 
 def test_a_report_names_its_command_without_keys() -> None:
     command = "replay -n 2 --api-key k1 --api-key=k2 -H k3:k4 -Hk5:k6 --header=k7 --nats nats://u:k8@host --url u"
-    shown = " ".join(_without_secrets(command.split()))
+    shown = " ".join(without_secrets(command.split()))
     assert shown == "replay -n 2 --api-key *** --api-key=*** -H *** -H *** --header=*** --nats nats://host --url u"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.model.errors import ConfigError
+from controlplane.lab.workload.agentperf_like import PROMPT_TOKENS
 from controlplane.lab.workload.arrivals import (
     Arrival,
     Burst,
@@ -112,6 +113,19 @@ def test_swe_like_programs_end_with_a_long_context_and_say_little() -> None:
     )
     assert all(p.turns[-1].tool_ms is None and not p.turns[-1].calls_tool for p in programs)
     assert synthesize("swe-like", programs=3, seed=5).programs == programs[:3]
+
+
+def test_agentperf_like_turns_have_the_published_lengths() -> None:
+    programs = synthesize("agentperf-like", programs=800, seed=5).programs
+    turns = [turn for program in programs for turn in program.turns]
+    prompts = np.array([turn.input_tokens for turn in turns])
+    outputs = np.array([turn.output_tokens for turn in turns])
+    assert prompts.mean() == pytest.approx(PROMPT_TOKENS, rel=0.05)
+    assert (prompts.min(), max(p.context_tokens for p in programs)) == pytest.approx((5_000, 131_000), rel=0.02)
+    assert (np.median(outputs), np.percentile(outputs, 95)) == pytest.approx((150, 2_000), rel=0.05)
+    assert np.median([turn.tool_ms for turn in turns if turn.tool_ms is not None]) == pytest.approx(1_000, rel=0.05)
+    assert max(len(program.turns) for program in programs) <= 200
+    assert all(reusable_tokens(a, b) for p in programs for a, b in zip(p.turns, p.turns[1:], strict=False))
 
 
 def test_synthetic_workloads_are_reproducible() -> None:
