@@ -7,9 +7,9 @@ switchbacks that differ in the slices that they draw. The truth is the figure of
 slices of the logarithm of slowness under the preset over that under stock.
 
 `all`: the change of the plain mean completion of all programs. `covered`: so many switchbacks' intervals held the
-truth after every block, from the first to the last. `false`: so many stopped for a loss where the truth is a gain, or
-for a gain where it is a loss. `seen after`: the median of blocks until the interval left no doubt of the sign. The
-loads named `same` compare `fcfs` with itself, where each stop is a false one.
+truth after every block, from the first to the last. `false`: so many stopped for a loss where the truth is a gain,
+or for a gain where it is a loss. `seen after`: the median of blocks until the interval left no doubt of the sign.
+The loads named `same` compare `fcfs` with itself, where each stop is a false one.
 """
 
 import argparse

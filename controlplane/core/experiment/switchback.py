@@ -21,6 +21,7 @@ ALPHA = 0.05
 GAIN, LOSS, LENGTH = "gain", "loss", "length"
 MOST_BLOCKS = 1000
 _LEAST_AGAIN = 0.001  # of the prompts' tokens: between less and none there is no ratio
+_MOST = 50.0  # of a logarithm that is told: a wide end is no error
 _AWAY = 0.25  # of the washout: who was not there for so long did not keep to the slice's policies
 
 
@@ -67,15 +68,9 @@ class Estimate:
 
     @classmethod
     def of(cls, name: str, found: Interval) -> "Estimate":
-        low, high = (exp(end) - 1 if found.is_bounded else 0.0 for end in (found.low, found.high))
-        return cls(
-            name=name,
-            value=exp(found.mean) - 1,
-            low=low,
-            high=high,
-            is_bounded=found.is_bounded,
-            blocks=found.count,
-        )
+        ends = (found.low, found.high) if found.is_bounded else (found.mean, found.mean)
+        value, low, high = (exp(min(each, _MOST)) - 1 for each in (found.mean, *ends))
+        return cls(name=name, value=value, low=low, high=high, is_bounded=found.is_bounded, blocks=found.count)
 
 
 class Switchback:
