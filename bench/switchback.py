@@ -23,6 +23,7 @@ from math import exp, log
 from typing import Any
 
 from controlplane.core.experiment import Switchback, SwitchbackRules, confidence_interval, judge
+from controlplane.core.experiment.confidence import Moments
 from controlplane.core.experiment.outcomes import Outcome, Outcomes
 from controlplane.core.experiment.slices import Slices
 from controlplane.core.model.commands import Command
@@ -36,6 +37,7 @@ from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.synthetic import synthesize
 
 ALPHA = 0.05
+CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
 WASHOUT_S, SLICE_S = 200.0, 800.0
 _HEAD = ["load", "preset", "stock, s", "all", "truth", "bias", "half", "sd", "covered", "false", "seen after"]
 
@@ -161,6 +163,16 @@ def _seen_after(intervals: Sequence[Any]) -> float:
     return next((each.count for each in intervals if each.low > 0 or each.high < 0), float("inf"))
 
 
+def power(sd: float) -> list[str]:
+    """How many blocks that differ by so much it takes until each change is seen, where chance is neither way."""
+
+    def half(blocks: int) -> float:
+        return Moments(blocks, 0.0, (blocks - 1) * sd * sd).interval(ALPHA).high
+
+    seen = [next(n for n in range(2, 100_000) if half(n) < -log(1 - change)) for change in CHANGES]
+    return [f"{sd:g}", *map(str, seen)]
+
+
 def rows(found: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
     for row in found:
         yield [
@@ -185,8 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keys", type=int, default=3, help="switchbacks of each load")
     parser.add_argument("--load", action="append", choices=[load.name for load in LOADS])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--power", action="store_true", help="only how many blocks it takes to see a change")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    if options.power:
+        print("\n".join(table(["sd", *(f"{change:.0%}" for change in CHANGES)], map(power, SPREADS))))
+        return
     found = []
     for load in LOADS:
         if not options.load or load.name in options.load:
