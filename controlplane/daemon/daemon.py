@@ -377,7 +377,7 @@ class Daemon:
         for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
             await self._recall(delivery)
         now_ns = self.clock.now_ns()
-        self.experiment.follow(now_ns)
+        self.tasks.failures.attempt("experiment", partial(self.experiment.follow, now_ns), None)
         await self._pacer.drive(self.pipeline.following(now_ns))
         self._looked_s = self._last_seen_s = self._elapsed_s()
         self._is_behind = False
@@ -420,7 +420,7 @@ class Daemon:
     async def _decide(self) -> None:
         now_ns, is_current = self.clock.now_ns(), self._is_current
         if is_current:
-            self.experiment.decide(now_ns)
+            self.tasks.failures.attempt("experiment", partial(self.experiment.decide, now_ns), None)
         commands = await self._pacer.drive(self.pipeline.deciding(now_ns)) if is_current else ()
         if is_current and self._resync_all:
             self._resync_all = False

@@ -44,7 +44,7 @@ def standing_line(status: Fields) -> str:
 
 def _change(each: Fields) -> str:
     ends = f" [{100 * each.low:+.0f}, {100 * each.high:+.0f}]" if each.is_bounded else ""
-    return f"{_NAMES[each.name]} {100 * each.value:+.0f}%{ends}"
+    return f"{_NAMES.get(each.name, each.name)} {100 * each.value:+.0f}%{ends}"
 
 
 def show_gain(status: Fields, *, json: bool) -> None:
@@ -59,7 +59,7 @@ def show_gain(status: Fields, *, json: bool) -> None:
     echo(f"{standing_line(status)}.")
     rows = [
         (
-            _NAMES[each.name],
+            _NAMES.get(each.name, each.name),
             f"{100 * each.value:+.1f}%",
             f"{100 * each.low:+.1f} to {100 * each.high:+.1f}" if each.is_bounded else "too few blocks",
             each.blocks,
