@@ -34,9 +34,7 @@ def standing_line(status: Fields) -> str:
     """Which preset, what is in force, and until when or why no more."""
     found = status.experiment
     if found.standing in _ENDED:
-        since = (
-            f", seen from {duration(found.ended_ns - found.since_ns)} before that on" if found.since_ns else ""
-        )
+        since = f", seen from {duration(found.ended_ns - found.since_ns)} before that on" if found.since_ns else ""
         return f"{found.preset} beside fcfs: {_ENDED[found.standing]}{since}"
     now = "fcfs" if found.is_stock else found.preset
     return f"{found.preset} beside fcfs: {now} for {duration(found.slice_ends_ns - status.now_ns) or '0s'}"

@@ -14,7 +14,9 @@ from controlplane.core.model.types import seconds
 pytestmark = pytest.mark.asyncio
 
 SLICE_S = 4.0
-CONFIG = f'preset = "penstock"\n[admission]\nwindow_initial = 50\n[experiment]\nslice_s = {SLICE_S}\nwashout_s = 1.0\n'
+CONFIG = (
+    f'preset = "penstock"\n[admission]\nwindow_initial = 50\n[experiment]\nslice_s = {SLICE_S}\nwashout_s = 1.0\n'
+)
 GATE, ENGINE = "test/gate/one", "test/engine/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
 
