@@ -96,8 +96,7 @@ class Daemon:
         self.position = 0  # in the stream, of what the state contains
         self.own = DaemonHealth()
         self.ready = Event()
-        self.experiment = Experiment(self.reloader, lambda: self.controller.state)
-        self.pipeline.listener = self.experiment
+        self.pipeline.listener = self.experiment = Experiment(self.reloader, lambda: self.controller.state)
         self.shadow = Shadow(lambda: self.controller)
         self.pipeline.observer = self.shadow
         self.estimates = Estimates(self.clock.now_ns)

@@ -17,7 +17,6 @@ from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.errors import ControlPlaneError, LocalEventError
 from controlplane.core.model.types import seconds
-from controlplane.core.policies.engine_policies import EnginePolicies
 from controlplane.core.scheduling.controller import Controller
 from controlplane.lab.sim.changes import DIE, JOIN, Change
 from controlplane.lab.sim.contention import Contention
@@ -80,7 +79,7 @@ class World:
         self._fleet = fleet
         self._single_site = fleet.sites[0] if len(fleet.sites) == 1 and not changes else None
         self._turn_overhead_ns = fleet.sites[0].engine.turn_overhead_ns  # the sites are alike
-        self._control, self._preset = control, control.preset
+        self._control = control
         self._sessions = {session.program_id: session for session in sessions}
         if len(self._sessions) != len(sessions):
             raise LocalEventError("two sessions have one program_id")
@@ -325,8 +324,7 @@ class World:
         deadline_ns = self._control.next_deadline_ns()
         if deadline_ns is None:
             return
-        at_ns = max(deadline_ns, self._kernel.now_ns)
-        handle = self._tick_handle
+        at_ns, handle = max(deadline_ns, self._kernel.now_ns), self._tick_handle
         if handle is not None and handle[3] is not None:
             if handle[0] <= at_ns:
                 return
@@ -338,22 +336,14 @@ class World:
         if self._recorder is not None:
             self._recorder.tick(now_ns)
         commands = self._control.tick(now_ns)
-        self._tell_policies(now_ns)
+        if self._fleet.use(self._control.preset, now_ns):
+            self._go_on()
         if self._recorder is not None:
             for command in commands:
                 self._recorder.command(command, now_ns)
         if commands:
             self._kernel.schedule(now_ns + self._control_delay_ns, _WORLD, self._obey, commands)
         self._plan_tick()
-
-    def _tell_policies(self, now_ns: int) -> None:
-        """Engines run the policies of the preset in force, as heartbeats tell live ones."""
-        if (preset := self._control.preset) is not self._preset:
-            self._preset = preset
-            for site in self._fleet.sites:
-                site.engine.use(EnginePolicies(priority=preset.priority, memory=preset.memory), now_ns)
-                self._fleet.touch(site)
-            self._go_on()
 
     def _obey(self, commands: Sequence[cmd.Command]) -> None:
         for command in commands:
