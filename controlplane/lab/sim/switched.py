@@ -1,4 +1,4 @@
-"""A controller of one engine whose preset a switchback chooses: in simulated time what the daemon does in real time."""
+"""A controller of one engine whose preset a switchback chooses, in simulated time as a daemon does in real time."""
 
 from collections.abc import Callable
 
