@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from controlplane.config import Config, Resolved, Source, TelemetryConfig
+from controlplane.core.experiment import Estimate
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.tenancy import Tenancy, Tenant
@@ -10,6 +11,7 @@ from controlplane.core.policies.presets import preset
 from controlplane.core.regret import CLIENT, Cause, Outcome, Sums, Verdict
 from controlplane.core.scheduling.controller import Controller
 from controlplane.core.scheduling.rules_and_state import ControlRules
+from controlplane.daemon.experiment import MEASURES, ExperimentStatus
 from controlplane.daemon.observe.journal import Journal
 from controlplane.daemon.observe.telemetry import Telemetry
 from controlplane.daemon.otlp.receiver import OUTCOMES
@@ -32,6 +34,20 @@ def exposed_example() -> bytes:
     shadow.configure(Config(preset="mars", policies=preset("mars")))
     change = EstimatedChange(name="mean_jct_s", value=0.0, low=0.0, high=0.0, is_bounded=True, replay_error=0.0)
 
+    experiment = ExperimentStatus(
+        preset="mars",
+        standing=MEASURES,
+        is_stock=False,
+        began_ns=0,
+        slice_ends_ns=1,
+        ended_ns=0,
+        since_ns=0,
+        blocks=1,
+        left_out=0,
+        programs=1,
+        changes=(Estimate(name="completion", value=0.0, low=0.0, high=0.0, is_bounded=True, blocks=1),),
+    )
+
     def status() -> Status:
         shadow_status = shadow.status(1, ShadowEstimate(changes=(change,)))
         return describe(
@@ -43,6 +59,7 @@ def exposed_example() -> bytes:
             now_ns=1,
             fence=1,
             shadow=shadow_status,
+            experiment=experiment,
             listeners=(ListenerRow(name="page", open=0, most=1, refused=0),),
             failures=(Failure(what="host probe", count=1),),
         )

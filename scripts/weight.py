@@ -34,6 +34,7 @@ penstock: policies/ estimators room.py scheduling/demand queued_demand test_held
 explain: journal decision_log decisions hold_reasons explain_ /explain. test_explain
 regret: regret hindsight
 what-if: whatif what_if what-if closed_loop
+experiment: core/experiment daemon/experiment experiment_live switch
 shadow: shadow low_priority adr/0054
 page: api/page http_server timeline_view timelines test_page test_http test_watching
 metrics, traces, alerts: instruments observe/metrics engine_metrics traces observe/telemetry test_telemetry grafana

@@ -27,14 +27,14 @@ from controlplane.cli.simulate import report, simulate
 from controlplane.cli.sweep import sweep, sweep_report
 from controlplane.cli.tools import tools_app
 from controlplane.cli.trace import trace_app
-from controlplane.cli.watch import decisions, engines, explain, programs, queue, status, tenants, top
+from controlplane.cli.watch import decisions, engines, explain, gain, programs, queue, status, tenants, top
 from controlplane.cli.what_if import what_if
 
 # The groups are in the order in which people come to them.
 _PANELS = {
     "Run a node": (up, gate, doctor, bus_app),
     "Run a fleet": (fleet_app,),
-    "Watch it": (top, status, engines, tenants, programs, queue, decisions, explain, regret, misses),
+    "Watch it": (top, status, gain, engines, tenants, programs, queue, decisions, explain, regret, misses),
     "Change it while it runs": (set_preset, promote, reload, hold, release, drain),
     "Try policies": (demo, simulate, what_if, capacity, sweep, sweep_report, replay, engine_double, report),
     "Prepare": (presets, config_app, deploy_app, calibrate, trace_app, tools_app, log_app),

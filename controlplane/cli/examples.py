@@ -12,6 +12,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "decisions": ("penstock decisions", "penstock decisions PROGRAM --json"),
     "explain": ("penstock explain PROGRAM --last 5", "penstock explain PROGRAM --node fleet --node gpu7"),
     "misses": ("penstock misses", "penstock misses --by client"),
+    "gain": ("penstock gain", "penstock gain --node gpu7 --json"),
     "regret": ("penstock regret --by cause", "penstock regret run.jsonl --hindsight"),
     "set-preset": ("penstock set-preset continuum", "penstock set-preset fcfs --node gpu7"),
     "promote": ("penstock promote", "penstock promote --yes --json"),

@@ -1,4 +1,4 @@
-"""Commands that look at a running daemon: top, status, engines, tenants, programs, queue, decisions, explain."""
+"""Commands that look at a running daemon: top, status, gain, engines, tenants, programs and so on."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,6 +51,17 @@ def status(
     from controlplane.operate.tables import show_status
 
     show_status(when_up(lambda client: client.call("GetStatus"), api, node, state_dir, wait_s=wait), json=json)
+
+
+def gain(node: Node = "local", state_dir: StateDir = None, api: Api = None, json: Json = False) -> None:
+    """Tell what the preset gains over `fcfs`, as the experiment of the daemon's file measures it.
+
+    Its intervals hold however often they are looked at.
+    """
+    from controlplane.operate.gain import show_gain
+
+    with daemon(api, node, state_dir) as client:
+        show_gain(client.call("GetStatus"), json=json)
 
 
 def engines(

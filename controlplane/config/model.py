@@ -1,11 +1,12 @@
 """A daemon's configuration, with the defaults and the ranges; a comment beside a field explains its key."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from controlplane.core.experiment import SwitchbackRules
 from controlplane.core.model.errors import ConfigError, require
 from controlplane.core.model.types import MOST_LEASE_S
-from controlplane.core.policies.presets import DEFAULT, PRESETS, Preset
+from controlplane.core.policies.presets import DEFAULT, PRESETS, STOCK, Preset
 from controlplane.core.scheduling.rules_and_state import ControlRules
 from controlplane.transport.subjects import check_name
 
@@ -193,6 +194,7 @@ class Config:
     otlp: OtlpConfig = field(default_factory=OtlpConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     shadow: ShadowConfig = field(default_factory=ShadowConfig)
+    experiment: SwitchbackRules = field(default_factory=SwitchbackRules)
     control: ControlRules = field(default_factory=ControlRules)
     policies: Preset = field(default_factory=lambda: PRESETS[DEFAULT])
 
@@ -203,3 +205,16 @@ class Config:
         require("lease_s", self.lease_s, low=2 * self.heartbeat_s, high=MOST_LEASE_S)
         require("decision_log_mb", self.decision_log_mb, low=0, high=1_000_000)
         require("snapshot_s", self.snapshot_s, low=0.05, high=3600)
+        if self.experiment.on and self.shadow.preset:
+            what = "expected no shadow beside an experiment: it is compared with one preset, not with two in turn"
+            raise ConfigError(what, field="experiment")
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether it decides as a stock engine does."""
+        return self.policies == PRESETS[STOCK]
+
+    @property
+    def as_stock(self) -> "Config":
+        """The same under the stock policies."""
+        return replace(self, preset=STOCK, policies=PRESETS[STOCK])

@@ -29,6 +29,7 @@ from controlplane.daemon.bus.clock import Clock
 from controlplane.daemon.bus.connection import Bus, Delivery, StreamInfo
 from controlplane.daemon.bus.event_socket import EventSocket
 from controlplane.daemon.bus.recovery import RecoveryMark, backlog
+from controlplane.daemon.experiment import Experiment
 from controlplane.daemon.leadership import Leadership, SingleInstance
 from controlplane.daemon.pacing import Pacer, spare_records
 from controlplane.daemon.pipeline import DecisionPipeline
@@ -95,6 +96,7 @@ class Daemon:
         self.position = 0  # in the stream, of what the state contains
         self.own = DaemonHealth()
         self.ready = Event()
+        self.pipeline.listener = self.experiment = Experiment(self.reloader, lambda: self.controller.state)
         self.shadow = Shadow(lambda: self.controller)
         self.pipeline.observer = self.shadow
         self.estimates = Estimates(self.clock.now_ns)
@@ -374,6 +376,7 @@ class Daemon:
         for delivery in await self.bus.inbox.take(_LONGEST_WAIT_S):
             await self._recall(delivery)
         now_ns = self.clock.now_ns()
+        self.tasks.failures.attempt("experiment", partial(self.experiment.follow, now_ns), None)
         await self._pacer.drive(self.pipeline.following(now_ns))
         self._looked_s = self._last_seen_s = self._elapsed_s()
         self._is_behind = False
@@ -415,6 +418,8 @@ class Daemon:
 
     async def _decide(self) -> None:
         now_ns, is_current = self.clock.now_ns(), self._is_current
+        if is_current:
+            self.tasks.failures.attempt("experiment", partial(self.experiment.decide, now_ns), None)
         commands = await self._pacer.drive(self.pipeline.deciding(now_ns)) if is_current else ()
         if is_current and self._resync_all:
             self._resync_all = False
@@ -558,6 +563,7 @@ class Daemon:
             stands_by=not self.is_leader,
             fence=self.leadership.fence,
             shadow=self.shadow.status(self.clock.now_ns(), self.estimates.latest),
+            experiment=self.experiment.status(self.clock.now_ns()),
             listeners=listener_rows(),
             failures=self.tasks.failures.rows(),
             own=replace(self.own, is_behind=self._is_behind, unsaved=self._saver.failure),

@@ -33,6 +33,12 @@ class Recorder(Protocol):
     def config(self, text: str, now_ns: int) -> None: ...
 
 
+class Listener(Protocol):
+    """Whoever hears of each event at once, whichever daemon decides."""
+
+    def event(self, event: Event, now_ns: int) -> None: ...
+
+
 class Observer(Protocol):
     """Whoever hears the same, once all of it was written down, and tells nobody."""
 
@@ -59,6 +65,7 @@ class DecisionPipeline:
         self.failures = failures or Failures()
         self.set_aside = SetAside()
         self.recorders: list[Recorder] = []
+        self.listener: Listener | None = None
         self.observer: Observer | None = None
         self.muted = False  # what another daemon decides, that one writes down
         self.event_filter: EventFilter | None = None
@@ -108,9 +115,19 @@ class DecisionPipeline:
                 self.put_aside(data, subject, error)
                 self.controller.quarantine(event)
                 self._is_torn = True
+        self._tell_listener(taken, now_ns)
         if (self.recorders or self.observer) and not self.muted:
             self._fed.append((now_ns, taken))
         return len(taken) - made
+
+    def _tell_listener(self, events: Sequence[Event], now_ns: int) -> None:
+        if (listener := self.listener) is None:
+            return
+        try:
+            for event in events:
+                listener.event(event, now_ns)
+        except Exception as error:
+            self.failures.note(type(listener).__name__, error, "going on without what it was told")
 
     def _authorized(self, batch: DecodedBatch, subject: str) -> Sequence[Event]:
         if batch.rejected:

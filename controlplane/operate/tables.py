@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from math import floor
 
+from controlplane.operate.gain import gain_rows
 from controlplane.operate.printing import duration, echo, plain, print_json, print_table
 from controlplane.operate.shadow_report import shadow_rows
 from controlplane.wire.control import Fields
@@ -36,6 +37,7 @@ def show_status(status: Fields, *, json: bool) -> None:
     ]
     if status.refusals:
         rows.append(("unserved", ", ".join(f"{each.turns:,} {each.code}" for each in status.refusals)))
+    rows += gain_rows(status)
     rows += shadow_rows(status)
     rows += [(each.level, finding_line(each)) for each in status.findings]
     print_table(("", ""), rows)

@@ -186,6 +186,7 @@ _ALL = (
 )
 PRESETS: dict[str, Preset] = {each.name: each for each in _ALL}
 DEFAULT = "penstock"
+STOCK = "fcfs"
 FORESEEING = {
     "clairvoyant": "knows the future: least left first, Belady's eviction; the yardstick of simulated runs",
 }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from controlplane.core.experiment import SwitchbackState
 from controlplane.core.ledger import Ledger
 from controlplane.core.model.errors import require
 from controlplane.core.model.hints import HintRules
@@ -55,3 +56,4 @@ class ControllerState:
     forecast_key: tuple[int, int] = (-1, -1)  # the active programs' changes and the interval it was made in
     interval_ends_ns: int = 0
     tools_beyond: int = 0  # that were let start above the slots in this interval
+    experiment: SwitchbackState = field(default_factory=SwitchbackState)

@@ -126,7 +126,7 @@ class ControlApi:
         asked, changed = reloader.config.shadow, reloader.source.promoted
         return Promoted(
             config=state,
-            preset=reloader.config.preset,
+            preset=reloader.resolved.config.preset,
             keep=tuple(f"{key} = {_toml(changed[key])}" for key in sorted(changed, key=lambda key: key.count("."))),
             file=state.file,
             shadow_preset=asked.preset,

@@ -15,6 +15,7 @@ from typing import Any, cast, get_type_hints
 
 import msgspec
 
+from controlplane.core.experiment import SwitchbackState
 from controlplane.core.ledger import RECORDS, Ledger
 from controlplane.core.ledger.tools import tool_key
 from controlplane.core.model.text import is_printable, printable, sanitize
@@ -54,7 +55,15 @@ _Records = msgspec.defstruct(
 _hints = get_type_hints(ControllerState)
 _Whole = msgspec.defstruct(
     "_Whole",
-    [("ledger", _Records), *((name, _hints[name]) for name in _AS_IT_IS)],
+    [
+        ("ledger", _Records),
+        *((name, _hints[name]) for name in _AS_IT_IS if name != "experiment"),
+        (
+            "experiment",
+            SwitchbackState,
+            msgspec.field(default_factory=SwitchbackState),
+        ),  # earlier versions had none
+    ],
     bases=(Snapshot,),
     frozen=True,
     kw_only=True,

@@ -11,6 +11,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from controlplane.core.model.causes import side_of
 from controlplane.core.model.events import REFUSALS
 from controlplane.core.regret import Sums
+from controlplane.daemon.experiment import MEASURES, ExperimentStatus
 from controlplane.daemon.shadow.shadow import DECIDES, FAILED, THIN, ShadowStatus
 from controlplane.daemon.status.health import RULES
 from controlplane.daemon.status.status import Status
@@ -72,6 +73,19 @@ def _each(rows: str, value: str, label: str, name: str) -> Callable[[Any], Value
 def _shadow(read: Callable[[ShadowStatus], Values]) -> Callable[[Status], Values]:
     """Of a shadow, where there is one."""
     return lambda status: read(status.shadow) if status.shadow is not None else ()
+
+
+def _experiment(read: Callable[[ExperimentStatus], Values]) -> Callable[[Status], Values]:
+    """Of an experiment, where there is one."""
+    return lambda status: read(status.experiment) if status.experiment is not None else ()
+
+
+def _changes(name: str, of: Callable[[Any], Any], rows: str, what: str) -> Iterable[Instrument[Status]]:
+    """Changes, and the ends of their intervals."""
+    end = "end of that change's 95% interval; the change itself where the interval is not known"
+    texts = {"value": ("", what), "low": ("_low", f"Lower {end}"), "high": ("_high", f"Upper {end}")}
+    for field, (suffix, text) in texts.items():
+        yield Instrument(f"penstock.{name}.change{suffix}_ratio", "", of(_each(rows, field, "of", "name")), text)
 
 
 def _findings(status: Status) -> Values:
@@ -384,24 +398,19 @@ STATES: tuple[Instrument[Status], ...] = (
         _shadow(_value("estimate.made")),
         "Estimates that were made of what the shadow would change",
     ),
-    Instrument(
-        "penstock.shadow.change_ratio",
-        "",
-        _shadow(_each("estimate.changes", "value", "of", "name")),
+    *_changes(
+        "shadow",
+        _shadow,
+        "estimate.changes",
         "What the shadow is estimated to change: of times a ratio less 1, of the hit rate a difference",
     ),
     Instrument(
-        "penstock.shadow.change_low_ratio",
+        "penstock.gain.stock",
         "",
-        _shadow(_each("estimate.changes", "low", "of", "name")),
-        "Lower end of that change's 95% interval; the change itself where the interval is not known",
+        _experiment(lambda e: [(float(e.is_stock), {"ended": "" if e.standing == MEASURES else e.standing})]),
+        "1 while the experiment has fcfs in force; ended: why it measures no more",
     ),
-    Instrument(
-        "penstock.shadow.change_high_ratio",
-        "",
-        _shadow(_each("estimate.changes", "high", "of", "name")),
-        "Upper end of that change's 95% interval; the change itself where the interval is not known",
-    ),
+    *_changes("gain", _experiment, "changes", "What the preset changes of what fcfs has, measured: a ratio less 1"),
     Instrument(
         "penstock.finding",
         "",

@@ -46,6 +46,7 @@ class Reloader:
 
     def __init__(self, source: Source, resolved: Resolved, take_over: Callable[[Config], None]) -> None:
         self.source, self.resolved = source, resolved
+        self._stock: Config | None = None  # what is in force in place of the configured preset
         self.state = ConfigState(file=str(source.path or ""))
         self._take_over = take_over
         self._log = logger("config")
@@ -55,11 +56,19 @@ class Reloader:
         for setting in self.resolved.without_effect:
             self._log.warning("without effect", setting=setting)
         if left := self.resolved.left_to_nodes:
-            self._log.info("left to the nodes", preset=self.config.policies.name, what=list(left))
+            self._log.info("left to the nodes", preset=self.resolved.config.policies.name, what=list(left))
 
     @property
     def config(self) -> Config:
-        return self.resolved.config
+        """What is in force: ``resolved.config``, or the same under the stock policies, where an experiment asks."""
+        return self._stock or self.resolved.config
+
+    def put_stock_in_force(self, is_stock: bool) -> None:
+        """In place of the configured preset, or that one again. It is no configuration, and no restart keeps it."""
+        if is_stock != (self._stock is not None):
+            self._stock = self.resolved.config.as_stock if is_stock else None
+            self._log.info("slice", preset=self.config.preset)
+            self._take_over(self.config)
 
     def set(self, key: str, value: Any) -> ConfigState:
         """``key`` as if given on the command line; not for longer than this daemon lives. None: as if not given."""
@@ -76,7 +85,7 @@ class Reloader:
         """
         if self.resolved.shadow is None:
             raise ConfigError("there is no shadow: name its preset under [shadow] in the configuration first")
-        changed = {**self.source.promoted, **promoted(self.config, [*self.resolved.origins])}
+        changed = {**self.source.promoted, **promoted(self.resolved.config, [*self.resolved.origins])}
         return self._attempt(replace(self.source, promoted=changed), "the shadow was promoted")
 
     def reload(self, why: str, content: bytes | None = None) -> ConfigState:
@@ -89,7 +98,7 @@ class Reloader:
     def _attempt(self, source: Source, why: str, content: bytes | None = None) -> ConfigState:
         try:
             wanted = source.read(again=True, content=content).for_a_daemon()
-            config = keep_until_restart(self.config, wanted.config)
+            config = keep_until_restart(self.resolved.config, wanted.config)
         except ConfigError as error:
             return self._refuse(error, why)
         waiting = tuple(change.key for change in changes(config, wanted.config))
@@ -101,12 +110,13 @@ class Reloader:
         return self.state
 
     def _install(self, source: Source, resolved: Resolved, waiting: tuple[str, ...], why: str) -> ConfigState:
-        found = changes(self.config, resolved.config)
+        found = changes(self.resolved.config, resolved.config)
         self.source, self.resolved = source, resolved
+        self._stock = self._stock and resolved.config.as_stock
         version = self.state.version + bool(found)
         self.state = replace(self.state, version=version, refused="", until_restart=waiting)
         if found:
-            self._take_over(resolved.config)
+            self._take_over(self.config)
         self._log.info("reloaded", why=why, version=version, changes=[str(change) for change in found])
         if waiting:
             self._log.warning("not before a restart", keys=waiting)

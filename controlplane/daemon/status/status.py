@@ -13,6 +13,7 @@ from controlplane.core.model.types import Pressure
 from controlplane.core.policies.protocols import Window
 from controlplane.core.scheduling.controller import Controller
 from controlplane.core.scheduling.queued_demand import QueuedDemand, queued_demand
+from controlplane.daemon.experiment import ExperimentStatus
 from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.reload import ConfigState, Reloader
 from controlplane.daemon.process.tasks import Failure
@@ -77,6 +78,7 @@ class Status:
     tenants_jain_index: float = 0.0
     fence: int = 0  # the lease by which this one does, where several may
     shadow: ShadowStatus | None = None
+    experiment: ExperimentStatus | None = None
     listeners: tuple[ListenerRow, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     failures: tuple[Failure, ...] = ()  # errors that ended nothing

@@ -15,6 +15,8 @@ from controlplane.core.estimators.workload import Estimates
 from controlplane.core.model.errors import LocalEventError
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Replica
+from controlplane.core.policies.engine_policies import EnginePolicies
+from controlplane.core.policies.presets import Preset
 from controlplane.core.policies.protocols import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.lab.sim.call import Call
 from controlplane.lab.sim.engine_model import EngineModel
@@ -99,6 +101,7 @@ class Fleet:
         self._start = start
         self._touched: set[Site] = set()
         self._places = places
+        self._preset: Preset | None = None  # what they run; they began with the run's
 
     # Engines that come and go
 
@@ -124,6 +127,16 @@ class Fleet:
     def drain(self, number: int) -> None:
         """The engine there gets no program any more."""
         self._by_name[self._places[number - 1]].draining = True
+
+    def use(self, preset: Preset, now_ns: int) -> bool:
+        """Engines run the policies of the preset in force, as heartbeats tell live ones. True if that is news."""
+        former, self._preset = self._preset, preset
+        if former is None or former is preset:
+            return False
+        for site in self.sites:
+            site.engine.use(EnginePolicies(priority=preset.priority, memory=preset.memory), now_ns)
+            self.touch(site)
+        return True
 
     # Engines that something was done to: of very many the others need no look
 

@@ -324,8 +324,7 @@ class World:
         deadline_ns = self._control.next_deadline_ns()
         if deadline_ns is None:
             return
-        at_ns = max(deadline_ns, self._kernel.now_ns)
-        handle = self._tick_handle
+        at_ns, handle = max(deadline_ns, self._kernel.now_ns), self._tick_handle
         if handle is not None and handle[3] is not None:
             if handle[0] <= at_ns:
                 return
@@ -337,6 +336,8 @@ class World:
         if self._recorder is not None:
             self._recorder.tick(now_ns)
         commands = self._control.tick(now_ns)
+        if self._fleet.use(self._control.preset, now_ns):
+            self._go_on()
         if self._recorder is not None:
             for command in commands:
                 self._recorder.command(command, now_ns)

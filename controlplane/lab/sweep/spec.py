@@ -202,7 +202,7 @@ _BEFORE = (
     "passing_wait = 0.0\n",
     "[control.trees]\nkeep = true\n\n",
 )
-_OF_A_DAEMON = ("fleet", "host.elsewhere", "shadow")  # no run depends on them
+_OF_A_DAEMON = ("fleet", "host.elsewhere", "shadow", "experiment")  # no run depends on them
 
 
 @functools.cache

@@ -1007,6 +1007,97 @@ class EstimatedChange(google.protobuf.message.Message):
 global___EstimatedChange = EstimatedChange
 
 @typing.final
+class ExperimentState(google.protobuf.message.Message):
+    """Slices of time under the stock policies, the others under the preset: what the preset changes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRESET_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
+    IS_STOCK_FIELD_NUMBER: builtins.int
+    BEGAN_NS_FIELD_NUMBER: builtins.int
+    SLICE_ENDS_NS_FIELD_NUMBER: builtins.int
+    ENDED_NS_FIELD_NUMBER: builtins.int
+    SINCE_NS_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    PROGRAMS_FIELD_NUMBER: builtins.int
+    CHANGES_FIELD_NUMBER: builtins.int
+    preset: builtins.str
+    """Whose gain is measured; empty: there is no experiment."""
+    standing: builtins.str
+    """measures; or why it ended: gain, loss or length."""
+    is_stock: builtins.bool
+    """Whether the stock policies are in force now."""
+    began_ns: builtins.int
+    slice_ends_ns: builtins.int
+    """When the slice ends; 0: the experiment has."""
+    ended_ns: builtins.int
+    """When it ended; 0: it goes on."""
+    since_ns: builtins.int
+    """Since when the loss was for which it ended; else 0."""
+    blocks: builtins.int
+    """Blocks that count: one slice under the stock policies and those beside it."""
+    left_out: builtins.int
+    """Blocks with too few programs, or in which no daemon decided for a while."""
+    programs: builtins.int
+    """In the blocks that count."""
+    @property
+    def changes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MeasuredChange]: ...
+    def __init__(
+        self,
+        *,
+        preset: builtins.str = ...,
+        standing: builtins.str = ...,
+        is_stock: builtins.bool = ...,
+        began_ns: builtins.int = ...,
+        slice_ends_ns: builtins.int = ...,
+        ended_ns: builtins.int = ...,
+        since_ns: builtins.int = ...,
+        blocks: builtins.int = ...,
+        left_out: builtins.int = ...,
+        programs: builtins.int = ...,
+        changes: collections.abc.Iterable[global___MeasuredChange] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["began_ns", b"began_ns", "blocks", b"blocks", "changes", b"changes", "ended_ns", b"ended_ns", "is_stock", b"is_stock", "left_out", b"left_out", "preset", b"preset", "programs", b"programs", "since_ns", b"since_ns", "slice_ends_ns", b"slice_ends_ns", "standing", b"standing"]) -> None: ...
+
+global___ExperimentState = ExperimentState
+
+@typing.final
+class MeasuredChange(google.protobuf.message.Message):
+    """A ratio less 1, of the mean over blocks, with a 95% interval that may be looked at any time."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    LOW_FIELD_NUMBER: builtins.int
+    HIGH_FIELD_NUMBER: builtins.int
+    IS_BOUNDED_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """completion, first_token_p99 or again_tokens."""
+    value: builtins.float
+    low: builtins.float
+    high: builtins.float
+    is_bounded: builtins.bool
+    """False: there are too few blocks for an interval."""
+    blocks: builtins.int
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        value: builtins.float = ...,
+        low: builtins.float = ...,
+        high: builtins.float = ...,
+        is_bounded: builtins.bool = ...,
+        blocks: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "high", b"high", "is_bounded", b"is_bounded", "low", b"low", "name", b"name", "value", b"value"]) -> None: ...
+
+global___MeasuredChange = MeasuredChange
+
+@typing.final
 class NodeStatus(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1031,6 +1122,7 @@ class NodeStatus(google.protobuf.message.Message):
     STANDS_BY_FIELD_NUMBER: builtins.int
     FENCE_FIELD_NUMBER: builtins.int
     SHADOW_FIELD_NUMBER: builtins.int
+    EXPERIMENT_FIELD_NUMBER: builtins.int
     TENANTS_FIELD_NUMBER: builtins.int
     TENANTS_JAIN_INDEX_FIELD_NUMBER: builtins.int
     FINDINGS_FIELD_NUMBER: builtins.int
@@ -1088,6 +1180,8 @@ class NodeStatus(google.protobuf.message.Message):
     @property
     def shadow(self) -> global___ShadowState: ...
     @property
+    def experiment(self) -> global___ExperimentState: ...
+    @property
     def tenants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TenantRow]:
         """Those that the configuration has tables of, and who shares what is left; none without tables."""
 
@@ -1131,6 +1225,7 @@ class NodeStatus(google.protobuf.message.Message):
         stands_by: builtins.bool = ...,
         fence: builtins.int = ...,
         shadow: global___ShadowState | None = ...,
+        experiment: global___ExperimentState | None = ...,
         tenants: collections.abc.Iterable[global___TenantRow] | None = ...,
         tenants_jain_index: builtins.float = ...,
         findings: collections.abc.Iterable[global___Finding] | None = ...,
@@ -1140,8 +1235,8 @@ class NodeStatus(google.protobuf.message.Message):
         failures: collections.abc.Iterable[global___FailureState] | None = ...,
         last_set_aside: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
 

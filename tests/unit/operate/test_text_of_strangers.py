@@ -28,8 +28,8 @@ from controlplane.core.model import commands as cmd
 from controlplane.daemon.observe.engine_metrics import EngineTokens, exposed
 from controlplane.daemon.process import logs
 from controlplane.daemon.status.engines import EngineRow
+from controlplane.operate import gain, tables
 from controlplane.operate import shadow_report as shadow
-from controlplane.operate import tables
 from controlplane.operate.decisions import show_decisions
 from controlplane.operate.doctor import of_status
 from controlplane.operate.printing import echo, print_json
@@ -129,6 +129,7 @@ VIEWS: dict[str, Callable[[str], None]] = {
     "reload": lambda name: tables.show_config(reply("Reload", name), json=False),
     "decisions": lambda name: decision(name, as_json=False),
     "decisions, JSON": lambda name: decision(name, as_json=True),
+    "gain": lambda name: gain.show_gain(reply("GetStatus", name), json=False),
     "promote": promote,
     "doctor": doctor,
     "top": top,

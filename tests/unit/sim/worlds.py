@@ -27,6 +27,7 @@ class ControllerDouble:
     """Admits everybody, or nobody; answers events with scripted commands."""
 
     def __init__(self, *, admits: bool = True, **answers: list[cmd.Command]) -> None:
+        self.preset = PRESETS["fcfs"]
         self.window = Window(limit=3, window=3.5, reason="")
         self.pressure = Pressure()
         self.events: list[tuple[int, ev.Event]] = []

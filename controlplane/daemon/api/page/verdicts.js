@@ -1,13 +1,15 @@
 "use strict";
-// What decisions cost and gained, and what a shadow would have decided.
+// What decisions cost and gained, what the preset gains, and what a shadow would have decided.
 (() => {
   const KINDS = { earlier: "let in earlier", later: "let in later", slot_taken: "slots taken back", slot_kept: "slots left", retained: "contexts kept", not_retained: "contexts given up", ttl: "kept for another time", moved: "moved otherwise", placed: "placed elsewhere", unjudged: "not compared" };
   const CHANGES = { mean_jct_s: ["mean completion time", "%"], p95_ttft_s: ["95th percentile of the time to the first token", "%"], hit_rate: ["hit rate", " points"] };
+  const GAINS = { completion: "mean completion", first_token_p99: "p99 of first tokens", again_tokens: "tokens computed again" };
   const signed = (ratio) => `${ratio >= 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(0)}`;
 
   window.addEventListener("told", ({ detail }) => {
     verdicts(detail.regret);
     shadow(detail.status);
+    byId("gain").textContent = gain(detail.status.experiment);
   });
 
   function verdicts(told) {
@@ -26,6 +28,14 @@
       const again = verdict.again_tokens ? `; ${verdict.again_tokens.toLocaleString()} tokens computed again` : "";
       return item([`${signedSeconds(verdict.gain_s - verdict.cost_s)} ${kindOf(verdict.kind)}, `, programLink(verdict.program_id)], `after ${duration(verdict.closed_ns - verdict.opened_ns) || "0s"} ${happened}${again}`);
     }));
+  }
+
+  // What the preset in force gains over the stock policies, as slices of time under each have it.
+  function gain(found) {
+    if (!found) return "";
+    const said = found.changes.map((each) => `${GAINS[each.name]} ${signed(each.value)}%${each.is_bounded ? ` [${signed(each.low)}, ${signed(each.high)}]` : ""}`);
+    const ended = found.standing === "measures" ? "" : `; the experiment ended: ${found.standing}`;
+    return `${found.preset} over fcfs: ${said.join(", ") || "nothing to compare yet"} (${found.blocks} blocks, ${found.programs.toLocaleString()} programs)${ended}`;
   }
 
   // What decides beside the controller in force, where it decides otherwise, and what that is estimated to change.
