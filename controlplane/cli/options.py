@@ -106,6 +106,13 @@ Nodes = Annotated[
         rich_help_panel=OF_MANY,
     ),
 ]
+Logs = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[LOG]...",
+        help="Decision logs, or runs that `penstock up --record` wrote. Default: the decision log of --node.",
+    ),
+]
 StateDir = Annotated[
     Path | None,
     typer.Option(
@@ -218,3 +225,12 @@ Nats = Annotated[
     typer.Option("--nats", help="NATS URL. Default: the node's endpoint file.", rich_help_panel=OF_MANY),
 ]
 Baseline = Annotated[str, typer.Option(help="The preset that others are compared with, seed by seed.")]
+
+
+def logs_of(nodes: list[str] | None, state_dir: Path | None, logs: list[Path] | None) -> list[Path]:
+    """The decision logs of those nodes, and the ``logs`` that are named."""
+    from controlplane.transport.endpoint import default_state_dir
+    from controlplane.wire.decisions import log_path
+
+    folder = state_dir or default_state_dir()
+    return [*(log_path(name, folder) for name in nodes or ([] if logs else ["local"])), *(logs or ())]

@@ -1,23 +1,16 @@
 """``penstock regret``: what decisions cost and brought."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from controlplane.cli.options import Json, Nodes, StateDir
+from controlplane.cli.options import Json, Logs, Nodes, StateDir, logs_of
 
 _BY = "kind, policy, tool, class, tenant, cause, outcome or program"
 
 
 def regret(
-    logs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[LOG]...",
-            help="Decision logs, or runs that `penstock up --record` wrote. Default: the decision log of --node.",
-        ),
-    ] = None,
+    logs: Logs = None,
     by: Annotated[str, typer.Option("--by", help=f"Sum up by {_BY}.")] = "kind",
     node: Nodes = None,
     state_dir: StateDir = None,
@@ -42,13 +35,9 @@ def regret(
     """
     from controlplane.core.model.errors import ConfigError, near
     from controlplane.operate.regret import BY, read_regret, rows, show_regret
-    from controlplane.transport.endpoint import default_state_dir
-    from controlplane.wire.decisions import log_path
 
     if by not in BY:
         raise ConfigError(f"by: expected {_BY}, got {by!r}{near(by, BY)}", field="by")
-    folder = state_dir or default_state_dir()
-    named = [log_path(name, folder) for name in node or ([] if logs else ["local"])]
-    report = read_regret([*named, *(logs or ())], hindsight=hindsight)
+    report = read_regret(logs_of(node, state_dir, logs), hindsight=hindsight)
     found = rows(report.judged, by)
     show_regret(report, found, by, json=json)

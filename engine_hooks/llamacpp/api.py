@@ -11,14 +11,12 @@ import aiohttp
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import (
-    CommandApplied,
-    CommandRejected,
     ContextMoved,
     Pin,
     PinReclaimed,
     PoolSampled,
 )
-from controlplane.gate.engine_api import EngineAccess
+from controlplane.gate.engine_api import EngineAccess, answer
 from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
 from engine_hooks.llamacpp.http_api import Props, Refused, SlotsHttp
@@ -204,12 +202,7 @@ class LlamaCpp:
         return done
 
     def _answer(self, command: cmd.ProgramCommand, problem: str) -> None:
-        number, program_id = command.command_id, command.program_id
-        if problem:
-            self._emit(CommandRejected(command_id=number, program_id=program_id, reason=problem))
-        else:
-            moved_to = cmd.MOVES.get(type(command), "")
-            self._emit(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to))
+        self._emit(answer(command, problem))
 
     def _tell_lost(self, programs: Sequence[str]) -> None:
         for program_id in programs:

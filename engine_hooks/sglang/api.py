@@ -8,10 +8,10 @@ import aiohttp
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import CommandApplied, CommandRejected, Pin, PoolSampled
+from controlplane.core.model.events import Pin, PoolSampled
 from controlplane.core.model.types import seconds
 from controlplane.gate.endings import OURS
-from controlplane.gate.engine_api import EngineAccess
+from controlplane.gate.engine_api import EngineAccess, answer
 from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
 from engine_hooks.sglang.sessions import Sessions
@@ -133,12 +133,7 @@ class SglangSessions:
         self._changed.set()
 
     def _answer(self, command: cmd.ProgramCommand, problem: str) -> None:
-        number, program_id = command.command_id, command.program_id
-        if problem:
-            self._emit(CommandRejected(command_id=number, program_id=program_id, reason=problem))
-        else:
-            moved_to = cmd.MOVES.get(type(command), "")
-            self._emit(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to))
+        self._emit(answer(command, problem))
 
     # -- what it says --------------------------------------------------------------------------------------------
 
