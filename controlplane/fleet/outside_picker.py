@@ -16,7 +16,7 @@ import msgspec
 
 from controlplane import clocks
 from controlplane.core.model import commands as cmd
-from controlplane.core.model.events import NO_PLUGIN, PLUGINLESS, PREFILL, CommandRejected
+from controlplane.core.model.events import NO_PLUGIN, PLUGINLESS, PREFILL
 from controlplane.core.model.places import node_of, server_of
 from controlplane.core.model.types import seconds
 from controlplane.daemon.process.logs import configure, logger
@@ -145,9 +145,7 @@ class OutsidePicker:
         def obey(command: cmd.Command) -> None:
             """In the emitter's thread. What nobody can do is said at once, or it would be believed done."""
             if not self.obeying.hears(command) and isinstance(command, _CONTEXTS):
-                emitter.emit(
-                    CommandRejected(command_id=command.command_id, program_id=command.program_id, reason=NO_PLUGIN)
-                )
+                emitter.emit(cmd.answer(command, NO_PLUGIN))
 
         emitter = Emitter(url=self._bus, node=node, role=role, on_command=obey)
         return emitter

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from controlplane.core.model.commands import MOVES, Command, ProgramCommand
-from controlplane.core.model.events import CommandApplied, CommandRejected, Event, Pin, PoolSampled
+from controlplane.core.model.commands import Command
+from controlplane.core.model.events import Event, Pin, PoolSampled
 from controlplane.gate.tickets import Ticket
 
 
@@ -51,15 +51,6 @@ class EngineApi(Protocol):
 
     def pins(self) -> Sequence[Pin]:
         """What it keeps by command, for its publisher's state."""
-
-
-def answer(command: ProgramCommand, problem: str) -> CommandApplied | CommandRejected:
-    """What became of the command: it was done, or not, for that ``problem``."""
-    number, program_id = command.command_id, command.program_id
-    if problem:
-        return CommandRejected(command_id=number, program_id=program_id, reason=problem)
-    moved_to = MOVES.get(type(command), "")
-    return CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

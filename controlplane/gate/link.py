@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from controlplane.core.model.commands import (
-    MOVES,
     CancelEnvironment,
     Command,
     Place,
     PrepareEnvironment,
     StartTool,
     StateRequest,
+    answer,
 )
-from controlplane.core.model.events import CommandApplied, CommandRejected, PublisherState
+from controlplane.core.model.events import PublisherState
 from controlplane.gate.command_sequencer import CommandSequencer
 from controlplane.gate.gate import Gate, Send
 
@@ -64,16 +64,8 @@ class GateLink:
             return  # a tool runtime's
         elif isinstance(item, Place):
             if self._gate.places.assign(item.program_id, item.replica):
-                self._answer(item, "")
+                self._send(answer(item, ""), False)
         elif self._gate.on_command(item):
-            self._answer(item, "")
+            self._send(answer(item, ""), False)
         elif self._obey is not None:
-            self._answer(item, self._obey(item))
-
-    def _answer(self, command: Command, problem: str) -> None:
-        number, program_id = command.command_id, getattr(command, "program_id", "")
-        if problem:
-            self._send(CommandRejected(command_id=number, program_id=program_id, reason=problem), False)
-        else:
-            moved_to = MOVES.get(type(command), "")
-            self._send(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to), False)
+            self._send(answer(item, self._obey(item)), False)

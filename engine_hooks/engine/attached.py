@@ -14,8 +14,6 @@ from typing import Any
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import (
     DECODES,
-    CommandApplied,
-    CommandRejected,
     Event,
     PinReclaimed,
     PoolSampled,
@@ -258,7 +256,7 @@ class Attached(Moments):
             case cmd.ProgramCommand():
                 problem = self._done(command, command.program_id)
                 if problem is not None:
-                    self._answer(command, command.program_id, problem)
+                    self._answer(command, problem)
 
     def _done(self, command: cmd.ProgramCommand, program_id: str) -> str | None:
         """Do it: the problem, empty if it is done; None if it is answered later."""
@@ -278,12 +276,8 @@ class Attached(Moments):
                 return f"{type(command).__name__} is not supported by this engine's plugin yet"
         return ""
 
-    def _answer(self, command: cmd.Command, program_id: str, problem: str) -> None:
-        if problem:
-            self._send(CommandRejected(command_id=command.command_id, program_id=program_id, reason=problem))
-        else:
-            number, moved_to = command.command_id, cmd.MOVES.get(type(command), "")
-            self._send(CommandApplied(command_id=number, program_id=program_id, moved_to=moved_to))
+    def _answer(self, command: cmd.Command, problem: str) -> None:
+        self._send(cmd.answer(command, problem))
 
     def _state(self) -> PublisherState:
         """In the emitter's thread; what it reads changes by whole values only."""

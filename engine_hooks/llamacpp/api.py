@@ -16,7 +16,7 @@ from controlplane.core.model.events import (
     PinReclaimed,
     PoolSampled,
 )
-from controlplane.gate.engine_api import EngineAccess, answer
+from controlplane.gate.engine_api import EngineAccess
 from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
 from engine_hooks.llamacpp.http_api import Props, Refused, SlotsHttp
@@ -202,7 +202,7 @@ class LlamaCpp:
         return done
 
     def _answer(self, command: cmd.ProgramCommand, problem: str) -> None:
-        self._emit(answer(command, problem))
+        self._emit(cmd.answer(command, problem))
 
     def _tell_lost(self, programs: Sequence[str]) -> None:
         for program_id in programs:

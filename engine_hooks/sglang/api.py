@@ -11,7 +11,7 @@ from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import Pin, PoolSampled
 from controlplane.core.model.types import seconds
 from controlplane.gate.endings import OURS
-from controlplane.gate.engine_api import EngineAccess, answer
+from controlplane.gate.engine_api import EngineAccess
 from controlplane.gate.tickets import Ticket
 from engine_hooks.guard import log
 from engine_hooks.sglang.sessions import Sessions
@@ -133,7 +133,7 @@ class SglangSessions:
         self._changed.set()
 
     def _answer(self, command: cmd.ProgramCommand, problem: str) -> None:
-        self._emit(answer(command, problem))
+        self._emit(cmd.answer(command, problem))
 
     # -- what it says --------------------------------------------------------------------------------------------
 

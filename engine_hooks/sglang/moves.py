@@ -21,7 +21,7 @@ _PATIENCE_NS = seconds(10)
 _LOOK_AGAIN_NS = seconds(0.01)  # while an engine that has nothing else to do copies
 
 TierCommand = Demote | Discard | Prefetch
-OnAnswered = Callable[[TierCommand, str, str], None]  # command, program, problem
+OnAnswered = Callable[[TierCommand, str], None]  # command, problem
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class TierMoves:
     def _end(self, program_id: str, problem: str) -> None:
         waiting = self._waiting.pop(program_id, None)
         if waiting is not None:
-            self._answer(waiting.command, program_id, problem)
+            self._answer(waiting.command, problem)
 
     def next_look_ns(self) -> int | None:
         """When an idle engine should go on with what waits; None if nothing does."""

@@ -5,6 +5,7 @@ A deadline travels as ``ttl_ns``, counted from receipt: clocks are never compare
 
 from dataclasses import dataclass
 
+from controlplane.core.model.events import CommandApplied, CommandRejected
 from controlplane.core.model.types import Tier
 
 
@@ -146,6 +147,15 @@ class StateRequest(Command):
 
 MOVES: dict[type[Command], Tier] = {Demote: Tier.HOST, Prefetch: Tier.HBM, Discard: Tier.NONE}
 """Where a program's KV is once such a command was applied."""
+
+
+def answer(command: Command, problem: str) -> CommandApplied | CommandRejected:
+    """What became of the command: it was done, or not, for that ``problem``."""
+    number, program_id = command.command_id, getattr(command, "program_id", "")
+    if problem:
+        return CommandRejected(command_id=number, program_id=program_id, reason=problem)
+    return CommandApplied(command_id=number, program_id=program_id, moved_to=MOVES.get(type(command), ""))
+
 
 COMMAND_TYPES: tuple[type[Command], ...] = (
     SetWindow,

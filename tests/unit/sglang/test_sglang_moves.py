@@ -80,9 +80,8 @@ class Scene:
             host, self.contexts, pins, self.running.__contains__, self._answer, now_ns=lambda: self.now_ns
         )
 
-    def _answer(self, command: TierCommand, program_id: str, problem: str) -> None:
-        assert command.program_id == program_id
-        self.answers.append((program_id, problem))
+    def _answer(self, command: TierCommand, problem: str) -> None:
+        self.answers.append((command.program_id, problem))
 
     def step(self, *commands: TierCommand, says: Iterable[Any] = (), after_s: float = 0.0) -> list[tuple[str, str]]:
         """One scheduling step; what was answered in it."""
