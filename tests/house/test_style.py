@@ -10,12 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-
-from controlplane.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 450  # of a file, unless its one idea takes more and ``LONGER`` says why
@@ -255,28 +251,6 @@ def test_the_daemon_imports_nothing_heavy() -> None:
 
 
 # The command
-
-
-def commands() -> list[tuple[str, ...]]:
-    """Every command and group of commands, as words."""
-    found: list[tuple[str, ...]] = []
-
-    def walk(command: Any, words: tuple[str, ...]) -> None:
-        found.append(words)
-        for name, child in getattr(command, "commands", {}).items():
-            walk(child, (*words, name))
-
-    walk(typer.main.get_command(app), ())
-    return found
-
-
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_each_command_teaches_itself(words: tuple[str, ...]) -> None:
-    from typer.testing import CliRunner
-
-    result = CliRunner().invoke(app, [*words, "--help"])
-    assert result.exit_code == 0, result.output
-    assert "Usage" in result.output
 
 
 def test_help_comes_at_once() -> None:

@@ -133,47 +133,6 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
 
 
 @pytest.mark.asyncio
-async def test_several_engines_and_who_moved_between_them_and_why(
-    file: Path, daemon: DaemonProcess, client: ControlClient
-) -> None:
-    zero, one = "test/engine-30000-dp0", "test/engine-30000-dp1"
-    file.write_text(TWO_SLOTS.replace("window = 2", "window = 9") + "[placement]\npassing_wait = 1.0\n")
-    await eventually(lambda: client.call("GetStatus").window.limit == 9, what="room for all")
-
-    def submitted(name: str, blocks: int) -> ev.Event:
-        return ev.TurnSubmitted(program_id=name, turn_id=f"{name}.1", projected_blocks=blocks)
-
-    def ended(name: str, tokens: int) -> ev.Event:
-        return ev.TurnEnded(program_id=name, turn_id=f"{name}.1", prompt_tokens=tokens, service_ns=10**9)
-
-    pool = replace(POOL, block_tokens=1)
-    crowd = [submitted("a", 100), submitted("long", 800), submitted("longer", 800)]
-    await publish(daemon, (f"{zero}/one", 1, [pool, submitted("first", 10), ended("first", 10), *crowd]))
-    # Who ends a turn beside an idle engine may move there: so the second engine comes when "first" has ended.
-    await eventually(lambda: "longer" in rows(client), what="the first engine's crowd")
-    await publish(daemon, (f"{one}/one", 1, [pool, submitted("other", 10)]))
-    await eventually(lambda: client.call("ListEngines").total == 2, what="two engines")
-    await eventually(lambda: "other" in rows(client), what="a crowd")
-    await publish(daemon, (f"{zero}/one", 7, [ended("a", 100)]))
-    listed = await eventually(lambda: (found := client.call("ListEngines")).moves and found, what="a move")
-    (move,) = listed.moves
-    assert (move.program_id, move.from_place, move.to_place) == ("a", zero, one)
-    assert move.reason.startswith("re-prefill: expected to cost")
-    assert "weighed: stay" in move.reason
-    assert {engine.place: (engine.turns, engine.programs) for engine in listed.engines} == {
-        zero: (2, 3),
-        one: (1, 2),
-    }
-    assert (rows(client)["a"].replica, rows(client)["a"].moves) == (one, 1)
-    engines = client.call("GetStatus").engines
-    assert (engines.known, engines.serving, engines.moves) == (2, 2, 1)
-    assert f"moved: a: {zero} to {one}; re-prefill" in daemon.penstock("engines").stdout
-    told = daemon.penstock("explain", "a").stdout
-    assert f"place on {one}, from {zero}: re-prefill" in told
-    assert len(client.call("ListEngines", limit=1).engines) == 1
-
-
-@pytest.mark.asyncio
 async def test_hold_and_release_and_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
     await eventually(lambda: list(statuses(client).values()).count("active") == 2, what="two that run")

@@ -2,20 +2,15 @@
 
 import asyncio
 import json
-import re
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from support import strangers
 from support.browser import chrome
 from support.daemon_process import DaemonProcess, bus_of, listening, running, until
 from support.ports import free_port
 from support.programs import needs
-from support.terminals import Terminal, with_commands_of
 
 from controlplane.core.model import events as ev
 from controlplane.core.model.text import sanitize
@@ -72,27 +67,6 @@ def test_no_command_prints_what_a_terminal_obeys(node: Node) -> None:
             json.loads(said)
     rows = node.daemon.penstock("programs").stdout.splitlines()
     assert len(rows) == 1 + len(NAMES)
-
-
-def test_top_goes_on(node: Node) -> None:
-    line = f"{sys.executable} -m controlplane top --node test --state-dir {node.daemon.folder}"
-    terminal = Terminal(line, folder=node.daemon.folder, environment=with_commands_of(sys.executable))
-    try:
-        terminal.until(lambda: "[/nope]" in "\n".join(terminal.screen), "programs")
-        for _ in range(2):
-            before = len(terminal.said)
-            terminal.until(lambda before=before: len(terminal.said) > before, "another screen")
-        assert re.search(r"\x1b\](?!22;)", terminal.said) is None, "no title is set; 22 is the pointer's shape"
-    finally:
-        terminal.close()
-
-
-def test_metrics_have_it_as_text(node: Node) -> None:
-    with urllib.request.urlopen(f"http://{node.address}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert {sample.value for sample in families["penstock_bus_connected"].samples} == {1.0}
-    assert strangers.stray(text) == ""
 
 
 @needs("chromium", "chromedriver")

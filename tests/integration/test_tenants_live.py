@@ -1,20 +1,21 @@
-"""Budgets and turns of tenants: a real daemon, bus and reporter, and a real gate before the engine double."""
+"""Budgets of tenants and runs over a kill: a real daemon and bus, and a real gate before the engine double."""
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, running
-from support.governed_double import GateClient, governed_double
+from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually, running
 
-from controlplane.emit.tool_reporter import ToolReporter
+from controlplane.lab.double import DoubleOptions, run_double
 
 pytestmark = pytest.mark.asyncio
 
-KEYS = {"ours": "sk-ours", "theirs": "sk-theirs", "poor": "sk-poor"}
+KEYS = {"ours": "sk-ours", "poor": "sk-poor"}
 
 
 def digest(name: str) -> str:
@@ -33,8 +34,6 @@ stall_s = 3600
 keys = ["{digest("ours")}"]
 weight = 3
 program_turns = 3
-[tenants.theirs]
-keys = ["{digest("theirs")}"]
 [tenants.poor]
 keys = ["{digest("poor")}"]
 turns = 1
@@ -49,8 +48,15 @@ def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
         yield process
 
 
-class Client(GateClient):
+class Client:
     """Asks the gate before the double with a tenant's key."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self.url, self.http = url, http
+
+    async def health(self) -> Any:
+        async with self.http.get(f"{self.url}/penstock/health") as response:
+            return await response.json()
 
     async def turn(self, tenant: str, program: str, **headers: str) -> tuple[int, dict[str, str], Any]:
         """Status, headers and body of one turn."""
@@ -60,6 +66,29 @@ class Client(GateClient):
         async with self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=named) as response:
             answer = await response.json()
             return response.status, {name.lower(): value for name, value in response.headers.items()}, answer
+
+
+@asynccontextmanager
+async def governed(bus_url: str) -> AsyncIterator[tuple[Client, BusClient]]:
+    """Client and bus, once the gate hears the daemon."""
+    bus = await BusClient.connect(bus_url)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    options = DoubleOptions(port=0, node=NODE, bus=bus_url, on_ready=ready.set_result)
+    double = asyncio.ensure_future(run_double(options, stop))
+    try:
+        async with aiohttp.ClientSession() as http:
+            client = Client(await ready, http)
+
+            async def is_governed() -> bool:
+                return bool((await client.health())["mode"] == "governed")
+
+            await eventually(is_governed, what="gate that hears the daemon")
+            yield client, bus
+    finally:
+        stop.set()
+        await asyncio.wait_for(double, TIMEOUT_S)
+        await bus.close()
 
 
 async def stopped(client: Client, bus: BusClient, *programs: str) -> None:
@@ -75,56 +104,8 @@ async def stopped(client: Client, bus: BusClient, *programs: str) -> None:
     await eventually(none_pass, what="word of it at the gate")
 
 
-async def a_run_beyond_its_budget(client: Client, reporter: ToolReporter, bus: BusClient) -> None:
-    """Two turns of the root and one of its child are three: then both are refused, with the reason."""
-    assert (await client.turn("ours", "root"))[0] == 200
-    reporter.program_started("root")
-    reporter.tool_started("root", "call", "task")
-    status, told, _ = await client.turn("ours", "root")
-    assert status == 200
-    proof = {"x_penstock_parent_id": "root", "x_penstock_parent_turn": told["x-penstock-turn-id"]}
-    assert (await client.turn("ours", "child", **proof))[0] == 200
-
-    await stopped(client, bus, "root", "child")
-    for program in ("root", "child"):
-        status, told, body = await asyncio.wait_for(client.turn("ours", program, **proof), TIMEOUT_S)
-        assert (status, body["error"]["code"]) == (429, "budget_spent")
-        assert "its run has spent its budget of 3 turns" in body["error"]["message"]
-        assert told["x-should-retry"] == "false"
-    assert (await client.turn("ours", "another"))[0] == 200, "the budget was that run's alone"
-
-
-async def a_tenant_beyond_its_budget(client: Client) -> None:
-    assert (await client.turn("poor", "first"))[0] == 200
-    status, told, body = await asyncio.wait_for(client.turn("poor", "second"), TIMEOUT_S)
-    assert status == 429
-    assert body["error"]["message"] == "tenant poor has spent its 1 turns in 600 s"
-    assert 0 < int(told["retry-after"]) <= 600
-    assert (await client.turn("theirs", "third"))[0] == 200, "others are not held for it"
-
-
-async def seen(bus: BusClient) -> None:
-    def has_rows(status: dict[str, Any]) -> bool:
-        rows = {row["tenant"]: row for row in status["status"]["tenants"]}
-        return rows["ours"]["turns"] == 4 and rows["poor"]["refused"] >= 1 and rows["default"]["turns"] == 0
-
-    await bus.status_where(has_rows, "tenants in the status")
-
-
-async def test_budgets_stop_runs_with_their_children_and_refuse_tenants(
-    daemon: DaemonProcess, nats_server: Any
-) -> None:
-    async with governed_double(nats_server.url) as (gate, reporter, bus):
-        client = Client(gate.url, gate.http)
-        await a_run_beyond_its_budget(client, reporter, bus)
-        await a_tenant_beyond_its_budget(client)
-        await seen(bus)
-    assert "Traceback" not in daemon.log
-
-
 async def test_a_killed_daemon_knows_what_was_spent(daemon: DaemonProcess, nats_server: Any) -> None:
-    async with governed_double(nats_server.url) as (gate, _, bus):
-        client = Client(gate.url, gate.http)
+    async with governed(nats_server.url) as (client, bus):
         for _ in range(2):
             assert (await client.turn("ours", "root"))[0] == 200
         assert (await client.turn("poor", "first"))[0] == 200

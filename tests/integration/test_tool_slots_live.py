@@ -103,30 +103,3 @@ async def test_they_start_one_after_the_other_and_the_wait_is_told(
         assert told["status"]["pressure"]["tool_wait_s"] < time.monotonic() - began_s
     assert tools.ran["two"][0] >= tools.ran["one"][1]
     assert tools.reporter.unanswered == 0
-
-
-async def test_a_daemon_that_died_holds_nobody_up_and_a_new_one_knows_who_waits(
-    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual_s = slot_wait._SILENT_S
-    monkeypatch.setattr(slot_wait, "_SILENT_S", LONG_S)  # while it lives it is not lost, however busy it is
-    async with tools_of_an_agent(daemon, "bus") as (tools, client):
-        tools.begin("one")
-        await runs(tools, "one")
-        tools.begin("two")
-        await client.status_where(lambda s: tools_of(s) == (1, 1), "one runs and one waits")
-        daemon.kill()
-        began_s = time.monotonic()
-        monkeypatch.setattr(slot_wait, "_SILENT_S", usual_s)
-        await runs(tools, "two")  # long before its patience of five minutes is over
-        assert time.monotonic() - began_s > 1, "without the daemon, after a while"
-        monkeypatch.setattr(slot_wait, "_SILENT_S", LONG_S)
-        daemon.start()
-        await client.status_where(lambda s: s["status"]["pressure"]["tools_active"] == 2, "both")
-        tools.begin("three")
-        await client.status_where(lambda s: s["status"]["pressure"]["tools_waiting"] == 1, "it waits again")
-        tools.may_end["one"].set()
-        tools.may_end["two"].set()
-        await runs(tools, "three")
-    assert tools.reporter.unanswered == 1
-    assert tools.ran["three"][0] >= max(tools.ran["one"][1], tools.ran["two"][1])

@@ -12,13 +12,12 @@ from pathlib import Path
 import psutil
 
 from controlplane.lab.load.options import ReplayOptions
-from controlplane.lab.load.progress import Display, ReplayProgress
+from controlplane.lab.load.progress import ReplayProgress
 from controlplane.lab.load.replay import replay
 from controlplane.lab.load.watch import StatusWatch
 from controlplane.lab.workload.arrivals import Poisson
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
-from controlplane.lab.workload.trace import Trace
 from controlplane.transport.endpoint import resolve_url
 from controlplane.transport.roles import BusRole
 from support.daemon_process import NODE, TIMEOUT_S, DaemonProcess
@@ -48,7 +47,6 @@ class Loop:
         preset: str,
         *,
         pool_tokens: int = POOL_TOKENS,
-        rate: float = 0.5,
         time_scale: float = TIME_SCALE,
         engine: Sequence[str] = (),
         daemon: Sequence[str] = (),
@@ -56,7 +54,7 @@ class Loop:
         files: int = 0,
     ) -> None:
         """``logs``: where they are written if not in ``folder``, the state directory. ``files``: as a daemon's."""
-        self.folder, self.rate, self.time_scale = folder, rate, time_scale
+        self.folder, self.time_scale = folder, time_scale
         self.logs = logs or folder
         self._engine = ("--pool-tokens", str(pool_tokens), *engine)
         self.record = folder / "run.jsonl"
@@ -120,13 +118,13 @@ class Loop:
     def wait_for_daemon(self) -> None:
         self.until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
 
-    def run(self, programs: int, display: Display | None = None, trace: Trace | None = None) -> RunResult:
+    def run(self, programs: int) -> RunResult:
         bus = resolve_url(None, NODE, self.folder, role=BusRole.AGENT)
         with StatusWatch(resolve_url(None, NODE, self.folder, role=BusRole.READER), NODE) as watch:
             options = ReplayOptions(
-                trace=trace or synthesize("swe-bench", programs=programs, seed=1),
+                trace=synthesize("swe-bench", programs=programs, seed=1),
                 url=self.url,
-                arrival=Poisson(self.rate),
+                arrival=Poisson(0.5),
                 seed=1,
                 tokens_per_word=64,
                 time_scale=self.time_scale,
@@ -134,7 +132,7 @@ class Loop:
                 node=NODE,
                 observe=watch.latest,
             )
-            return replay(options, display or Quiet())
+            return replay(options, Quiet())
 
     def stop(self) -> None:
         if self.double is not None:
