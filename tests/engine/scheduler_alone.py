@@ -19,10 +19,7 @@ AS_WITH_A_GATE = pytest.mark.parametrize(
     "as_with_a_gate",
     [
         test_engine_retention.test_who_is_retained_hits_where_others_miss,
-        test_engine_retention.test_pins_yield_to_a_turn_that_needs_the_room,
-        test_engine_retention.test_an_idle_engine_obeys_and_ends_pins_at_once,
         test_engine_policies.test_a_small_turn_overtakes_a_large_one_that_finds_no_room,
-        test_engine_policies.test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for,
         test_engine_events.test_turns_of_one_token_and_one_whose_client_leaves,
     ],
     ids=lambda test: test.__name__,

@@ -1,4 +1,4 @@
-"""The engine double over HTTP and a real nats-server; the daemon is a scripted double."""
+"""The engine double over HTTP and a real nats-server."""
 
 import asyncio
 import contextlib
@@ -8,99 +8,36 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
-import nats
 import pytest
+from support.heard import Heard
 from support.turn_contract import Answer, Messages, check_events, tell_story
 
 from controlplane.core.estimators.prompt_size import PromptSize
-from controlplane.core.model.commands import Admit, Command, Pause
 from controlplane.core.model.errors import ConfigError, ControlPlaneError
 from controlplane.core.model.events import (
-    CommandApplied,
     Event,
-    FirstToken,
-    PoolSampled,
-    TurnAbandoned,
     TurnEnded,
-    TurnQueued,
-    TurnSubmitted,
 )
-from controlplane.core.model.types import seconds
 from controlplane.fleet.pluginless import PluginlessEngines
 from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate.tickets import Ticket
 from controlplane.gate.usage import sizes_in, usage_of
 from controlplane.lab.double import DoubleOptions, run_double
 from controlplane.lab.experiment import Hardware
-from controlplane.transport import subjects
-from controlplane.transport.delivery import delivered
-from controlplane.wire.codec import Heartbeat, decode_events, encode_commands, encode_heartbeat
 
 NODE = "test"
 _TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
-class DaemonDouble:
-    """Hears every event, beats while ``beating``, and says what the test tells it to."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._news = asyncio.Event()
-        self.events: list[Event] = []
-        self.beating = True
-        self._said = 0  # commands
-
-    async def hear(self, message: Any) -> None:
-        batch = decode_events(message.data)
-        assert batch.rejected == []
-        self.events += batch.events
-        self._news.set()
-
-    async def beat(self) -> None:
-        """What is slow for a moment is not lost: only the last heartbeat is for a second."""
-        beat = Heartbeat(node=NODE, boot_id="d", lease_ttl_ns=seconds(600), limit=1, window=1.0)
-        while self.beating:
-            await self._client.publish(subjects.heartbeat_subject(NODE), encode_heartbeat(beat))
-            await asyncio.sleep(0.1)
-        last = replace(beat, lease_ttl_ns=seconds(1))
-        await self._client.publish(subjects.heartbeat_subject(NODE), encode_heartbeat(last))
-
-    async def say(self, *commands: Command) -> None:
-        numbered = [replace(command, command_id=self._said + number) for number, command in enumerate(commands, 1)]
-        self._said += len(commands)
-        await self._client.publish(subjects.command_subject(NODE), encode_commands(numbered))
-
-    async def until(self, kind: type[Event], count: int = 1, **fields: object) -> Any:
-        """The ``count``-th event of that kind with these fields."""
-        async with asyncio.timeout(_TIMEOUT_S):
-            while True:
-                self._news.clear()
-                found = [
-                    event
-                    for event in self.events
-                    if type(event) is kind and all(getattr(event, name) == value for name, value in fields.items())
-                ]
-                if len(found) >= count:
-                    return found[count - 1]
-                await self._news.wait()
-
-
 class Scene:
-    """A running double, its HTTP client and, where there is a bus, its daemon."""
+    """A running double and its HTTP client."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession, daemon: DaemonDouble | None) -> None:
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
         self.url = url
         self.http = http
-        self._daemon = daemon
-
-    @property
-    def daemon(self) -> DaemonDouble:
-        assert self._daemon is not None
-        return self._daemon
 
     async def chat(self, program_id: str, messages: list[dict[str, Any]], **body: Any) -> tuple[int, Any]:
         content = {"messages": messages, "session_id": program_id, "max_tokens": 8, **body}
@@ -110,12 +47,6 @@ class Scene:
     async def health(self) -> Any:
         async with self.http.get(f"{self.url}/penstock/health") as response:
             return await response.json()
-
-    async def governed(self) -> None:
-        """Wait for the daemon's first heartbeat to arrive."""
-        async with asyncio.timeout(_TIMEOUT_S):
-            while (await self.health())["mode"] != "governed":  # noqa: ASYNC110  nothing to wait for over HTTP
-                await asyncio.sleep(0.02)
 
 
 def user(text: str) -> list[dict[str, Any]]:
@@ -167,30 +98,9 @@ async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
         await asyncio.wait_for(running, _TIMEOUT_S)
 
 
-async def play(
-    story: Callable[[Scene], Coroutine[Any, Any, None]], *, bus: str | None = None, **options: Any
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        daemon = None
-        if bus is not None:
-            client = await nats.connect(bus)
-            stack.push_async_callback(client.close)
-            daemon = DaemonDouble(client)
-            await client.subscribe(subjects.all_events_subject(NODE), cb=daemon.hear)
-            await delivered(client)
-        url, _ = await stack.enter_async_context(_double(bus=bus, **options))
-        http = await stack.enter_async_context(aiohttp.ClientSession())
-        scene = Scene(url, http, daemon)
-        if daemon is None:
-            await story(scene)
-            return
-        beating = asyncio.ensure_future(daemon.beat())
-        try:
-            await scene.governed()
-            await story(scene)
-        finally:
-            daemon.beating = False
-            await beating
+async def play(story: Callable[[Scene], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async with _double(**options) as (url, _), aiohttp.ClientSession() as http:
+        await story(Scene(url, http))
 
 
 @pytest.mark.asyncio
@@ -210,60 +120,32 @@ async def test_it_tells_what_an_engine_tells_and_caches_by_content(nats_server: 
                 cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             )
 
-        scene.daemon.beating = False
         answers = await tell_story(ask, lambda seed, count: " ".join(f"w{seed}x{n}" for n in range(count)))
-        await scene.daemon.until(TurnEnded, len(answers))
-        check_events(scene.daemon.events, answers)
+        await asyncio.to_thread(heard.until, lambda: len(heard.of(TurnEnded)) == len(answers), "the turns' ends")
+        check_events(heard.events, answers)
         check_events(of_fleet, answers, counts_at_first=False)
 
-    await play(story, bus=nats_server.url)
+    heard = await asyncio.to_thread(Heard, nats_server.url, NODE)
+    try:
+        await play(story, bus=nats_server.url)
+    finally:
+        await asyncio.to_thread(heard.close)
 
 
 @pytest.mark.asyncio
-async def test_a_turn_is_held_until_admit_and_its_events_share_one_turn_id(nats_server: Any) -> None:
+async def test_a_client_that_leaves_while_served_ends_its_turn() -> None:
     async def story(scene: Scene) -> None:
-        asking = asyncio.ensure_future(scene.chat("p", user("one two three")))
-        queued = await scene.daemon.until(TurnQueued)
-        assert (queued.program_id, queued.prompt_bytes > 0) == ("p", True)
-        assert not asking.done()
-        await scene.daemon.say(Admit(program_id="p"))
-        status, reply = await asking
-        assert status == 200
-        assert reply["usage"]["prompt_tokens"] == 3
-        assert reply["usage"]["completion_tokens"] == 8
-        for kind in (TurnSubmitted, FirstToken, TurnEnded):
-            event = await scene.daemon.until(kind)
-            assert (event.turn_id, event.program_id) == (queued.turn_id, "p")
-        await scene.daemon.until(CommandApplied, program_id="p")
-        sample = await scene.daemon.until(PoolSampled, 2)
-        assert sample.total_blocks > 0
-        assert (await scene.chat("p", user("four")))[0] == 200, "a later turn passes on the grant"
-        await scene.daemon.say(Pause(program_id="p"))
-        await scene.daemon.until(CommandApplied, 2)
-        again = asyncio.ensure_future(scene.chat("p", user("five")))
-        await scene.daemon.until(TurnQueued, 2)
-        await scene.daemon.say(Admit(program_id="p"))
-        assert (await again)[0] == 200
+        async def runs(turns: int) -> None:
+            async with asyncio.timeout(_TIMEOUT_S):
+                while (await scene.health())["running_turns"] != turns:  # noqa: ASYNC110  as over HTTP
+                    await asyncio.sleep(0.02)
 
-    await play(story, bus=nats_server.url)
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_leaves_while_held_or_while_served_is_reported(nats_server: Any) -> None:
-    async def story(scene: Scene) -> None:
-        held = asyncio.ensure_future(scene.chat("p", user("one")))
-        queued = await scene.daemon.until(TurnQueued)
-        held.cancel()
-        assert (await scene.daemon.until(TurnAbandoned)).turn_id == queued.turn_id
-        await scene.daemon.say(Admit(program_id="p"))
         served = asyncio.ensure_future(scene.chat("p", user("one"), max_tokens=100_000))
-        started = await scene.daemon.until(FirstToken)
+        await runs(1)
         served.cancel()
-        ended = await scene.daemon.until(TurnEnded)
-        assert (ended.turn_id, ended.ok) == (started.turn_id, False)
-        assert (await scene.health())["running_turns"] == 0
+        await runs(0)
 
-    await play(story, bus=nats_server.url)
+    await play(story)
 
 
 @pytest.mark.asyncio

@@ -114,6 +114,13 @@ async def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_bus_that_is_away_is_said_and_all_is_measured() -> None:
+    result, recorder = await run(EndpointDouble(), program("a", (50, 5), (80, 5)), nats="nats://127.0.0.1:9")
+    assert result.summary.programs_ended == 1
+    assert any("tool events never reached the bus" in note for note in recorder.notes)
+
+
+@pytest.mark.asyncio
 async def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
     endpoint = EndpointDouble(script=[refuse(400), refuse(400)])
     result, recorder = await run(
