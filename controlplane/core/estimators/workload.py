@@ -21,7 +21,8 @@ from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Program
 
 _ENDS_AFTER_A_CALL = 0.01  # of the programs whose reply called a tool: their agent failed, or was stopped
 _MOST_TOOLS = 512  # names beyond that are counted under the empty name alone
-_FEWEST_FOR_MEDIAN = 5
+_FEWEST_FOR_USUAL = 5
+_USUAL_WEIGHT = 1 / 128  # of a call in its tool's usual time: that of 256 calls
 _SLOWDOWN_WEIGHT = 0.05
 _SLOWDOWN_CALLS = 39  # independent calls that such an average is worth: (2 - weight) / weight
 _SLOWDOWN_SIGMAS = 2.0
@@ -32,20 +33,31 @@ _MOST_SLOWDOWN = 4.0  # of a single call: beyond that it is another kind of call
 
 @dataclass(slots=True, kw_only=True)
 class ToolTimes:
-    """One tool: all its recent durations, and those that met an uncrowded host."""
+    """One tool: all its recent durations, and the mean of their logarithms.
+
+    r averages logarithms, so it is measured against their mean: against the median, calls of two kinds under one
+    name would count as slow, or as fast, whatever the host does.
+    """
 
     all: Durations = field(default_factory=Durations)
-    # r must not be measured against a median that the overload itself has raised: under lasting overload that
-    # ratio would drift back to 1 and call the host clear.
-    uncrowded: Durations = field(default_factory=Durations)
+    log_all: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_USUAL_WEIGHT, settle=True))
+    # Of those that met an uncrowded host. What the overload itself has raised is no measure of it: under lasting
+    # overload the ratio would drift back to 1 and call the host clear.
+    log_uncrowded: MovingAverage = field(
+        default_factory=lambda: MovingAverage(weight=_USUAL_WEIGHT, settle=True)
+    )
+
+    def add(self, duration_ns: int, *, crowded: bool) -> None:
+        self.all.add(duration_ns)
+        self.log_all.add(log(duration_ns))
+        if not crowded:
+            self.log_uncrowded.add(log(duration_ns))
 
     @property
-    def baseline_ns(self) -> int:
-        """The median to compare with; 0 while too little was seen."""
-        for seen in (self.uncrowded, self.all):
-            if len(seen.ascending) >= _FEWEST_FOR_MEDIAN:
-                return seen.median_ns
-        return 0
+    def log_usual(self) -> MovingAverage | None:
+        """What to compare with; None while too little was seen."""
+        known = (seen for seen in (self.log_uncrowded, self.log_all) if seen.count >= _FEWEST_FOR_USUAL)
+        return next(known, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +112,8 @@ class Estimates:
     log_slowdown_square: MovingAverage = field(
         default_factory=lambda: MovingAverage(weight=_SLOWDOWN_WEIGHT, settle=True)
     )
+    # The variance of what they are compared with, in parts of theirs: it is a mean of calls as well.
+    usual_doubt: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_SLOWDOWN_WEIGHT, settle=True))
     tools_per_program: MovingAverage = field(default_factory=MovingAverage)
     tool_wait: MovingAverage = field(default_factory=MovingAverage)  # ns from being enqueued to the start
     running: MovingAverage = field(default_factory=lambda: MovingAverage(weight=0.02, settle=True))
@@ -139,23 +153,21 @@ class Estimates:
                 tool, times = "", self.tools[""]
             else:
                 times = self.tools[tool] = ToolTimes()
-        baseline_ns = times.baseline_ns
-        if baseline_ns > 0:
-            ratio = duration_ns / baseline_ns
-            seen = log(min(_MOST_SLOWDOWN, max(1 / _MOST_SLOWDOWN, ratio)))
+        if (usual := times.log_usual) is not None:
+            most = log(_MOST_SLOWDOWN)
+            seen = min(most, max(-most, log(duration_ns) - usual.value))
             self.log_slowdown.add(seen)
             self.log_slowdown_square.add(seen * seen)
+            self.usual_doubt.add(1 / usual.count)
         for each in (times, self.tools[""]) if tool else (times,):
-            each.all.add(duration_ns)
-            if not crowded:
-                each.uncrowded.add(duration_ns)
+            each.add(duration_ns, crowded=crowded)
 
     @property
     def slowdown_ratio(self) -> float:
         """r: how much longer than usual tools take now; 1 while nothing is known.
 
-        A geometric average of ratios within a factor of 4 of the median: tool times are heavy-tailed, and the plain
-        average of their ratio to the median is far above 1 on a host that is idle. Even so a few dozen calls
+        A geometric average of ratios within a factor of 4: tool times are heavy-tailed, and the plain average of
+        their ratio to the median is far above 1 on a host that is idle. Even so a few dozen calls
         scatter widely, so of a slowdown only what chance does not explain is told: the lower end of its confidence
         interval.
         """
@@ -164,7 +176,7 @@ class Estimates:
             return exp(mean)
         calls = min(self.log_slowdown.count, _SLOWDOWN_CALLS)
         variance = max(0.0, self.log_slowdown_square.value - mean * mean)
-        return exp(max(0.0, mean - _SLOWDOWN_SIGMAS * sqrt(variance / calls)))
+        return exp(max(0.0, mean - _SLOWDOWN_SIGMAS * sqrt(variance * (1 / calls + self.usual_doubt.value))))
 
     def blocks(self, tokens: float) -> int:
         """Tokens in whole KV blocks."""

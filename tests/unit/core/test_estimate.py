@@ -34,8 +34,20 @@ def test_lasting_crowding_does_not_raise_what_it_is_measured_against() -> None:
     teach(estimates, "bash", 100, 20)
     teach(estimates, "bash", 400, 500, crowded=True)
     assert estimates.tools["bash"].all.median_ns == 400
-    assert estimates.tools["bash"].baseline_ns == 100
     assert estimates.slowdown_ratio == pytest.approx(4.0, abs=0.01)
+
+
+@pytest.mark.parametrize("uncrowded", [0, 5, 60])
+def test_two_kinds_of_calls_under_one_name_are_not_slow_and_a_slow_host_is_told_all_the_same(uncrowded: int) -> None:
+    """Half of a tool's calls take five times as long as the others, whatever the host does."""
+    for seed in range(20):
+        estimates, long = Estimates(), np.random.default_rng(seed).random(400) < 0.5
+        for number, is_long in enumerate(long):
+            estimates.tool_ended("sleep", 7800 if is_long else 1700, crowded=number >= uncrowded)
+            assert estimates.slowdown_ratio < 1.5 or number < 40
+        for is_long in long[:200] if uncrowded > 5 else ():
+            estimates.tool_ended("sleep", 3 * (7800 if is_long else 1700), crowded=True)
+        assert estimates.slowdown_ratio > 1.5 or uncrowded <= 5
 
 
 def test_names_are_bounded_and_the_rest_is_learned_without_one() -> None:
