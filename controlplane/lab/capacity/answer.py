@@ -19,7 +19,7 @@ from controlplane.lab.compare.rows import UNKNOWN
 from controlplane.lab.compare.terminal import without_secrets
 from controlplane.lab.console import Console
 
-_HEADER = ("system", "agents", "TTFT p50", "p90", "tokens/s", "hit rate", "breaks next")
+_HEADER = ("system", "agents", "TTFT p50", "p90", "tokens/s", "decode tokens/s", "hit rate", "breaks next")
 _SAYS = (
     "The most agents at once that keep the SLO: nine turns in ten have their first token within {slo.ttft_s:g} s, "
     "holds included, and nine agents in ten get {slo.tokens_per_s:g} tokens/s over all their waits for replies."
@@ -54,8 +54,9 @@ class Answer:
         """Its line of the table."""
         got = self.points.get(self.agents)
         if got is None:
-            return [self.system.name, self.number, *[UNKNOWN] * 4, self.broke]
-        shown = (f"{got.ttft_p50_s:.1f} s", f"{got.ttft_p90_s:.1f} s", f"{got.tokens_per_s_p10:.1f}")
+            return [self.system.name, self.number, *[UNKNOWN] * 5, self.broke]
+        speeds = (got.tokens_per_s_p10, got.decode_tokens_per_s_p10)
+        shown = (f"{got.ttft_p50_s:.1f} s", f"{got.ttft_p90_s:.1f} s", *[f"{speed:.1f}" for speed in speeds])
         hits = f"{got.cache_hit_ratio:.0%}" if isfinite(got.cache_hit_ratio) else UNKNOWN
         return [self.system.name, self.number, *shown, hits, self.broke]
 
