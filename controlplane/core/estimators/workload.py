@@ -43,9 +43,7 @@ class ToolTimes:
     log_all: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_USUAL_WEIGHT, settle=True))
     # Of those that met an uncrowded host. What the overload itself has raised is no measure of it: under lasting
     # overload the ratio would drift back to 1 and call the host clear.
-    log_uncrowded: MovingAverage = field(
-        default_factory=lambda: MovingAverage(weight=_USUAL_WEIGHT, settle=True)
-    )
+    log_uncrowded: MovingAverage = field(default_factory=lambda: MovingAverage(weight=_USUAL_WEIGHT, settle=True))
 
     def add(self, duration_ns: int, *, crowded: bool) -> None:
         self.all.add(duration_ns)

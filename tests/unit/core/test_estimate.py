@@ -38,7 +38,9 @@ def test_lasting_crowding_does_not_raise_what_it_is_measured_against() -> None:
 
 
 @pytest.mark.parametrize("uncrowded", [0, 5, 60])
-def test_two_kinds_of_calls_under_one_name_are_not_slow_and_a_slow_host_is_told_all_the_same(uncrowded: int) -> None:
+def test_two_kinds_of_calls_under_one_name_are_not_slow_and_a_slow_host_is_told(
+    uncrowded: int,
+) -> None:
     """Half of a tool's calls take five times as long as the others, whatever the host does."""
     for seed in range(20):
         estimates, long = Estimates(), np.random.default_rng(seed).random(400) < 0.5
