@@ -1,69 +1,87 @@
 """A switchback's estimate beside the truth, in the simulator, where both arms can be run whole.
 
-    python bench/switchback.py [--slices N] [--keys K] [--load NAME] [--json]
+    python bench/switchback.py [--slices N] [--seeds S] [--keys K] [--load NAME] [--json]
+    python bench/switchback.py --power | --day
 
-Of each load three kinds of run with the same arrivals: all of it under `fcfs`, all of it under the preset, and
-switchbacks that differ in the slices that they draw. The truth is the figure of the two whole runs: the mean over
-slices of the logarithm of slowness under the preset over that under stock.
+Of each load and seed three kinds of run with the same arrivals: all of it under `fcfs`, all of it under the preset,
+and switchbacks that differ in the slices that they draw. The truth is the figure of the whole runs: the mean over
+slices and seeds of the logarithm of slowness under the preset over that under stock.
 
-`all`: the change of the plain mean completion of all programs. `covered`: so many switchbacks' intervals held the
-truth after every block, from the first to the last. `false`: so many stopped for a loss where the truth is a gain,
-or for a gain where it is a loss. `seen after`: the median of blocks until the interval left no doubt of the sign.
-The loads named `same` compare `fcfs` with itself, where each stop is a false one.
+`all`: the change of the plain mean completion of all programs. `censored`: the share of programs that took longer
+than the washout, under stock and under the preset. `covered`: so many switchbacks' intervals held the truth after
+every block, from the first to the last. `false`: so many stopped for a loss where the truth is a gain, or for a
+gain where it is a loss. `A/A`: the share of switchbacks of `fcfs` with itself that stopped at all. `cost`: what a
+switchback's programs took over what they take with the preset all the time. `10% after`: hours until a change of
+10% is seen, by how much blocks differ (`sd`).
 """
 
 import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any
 
 from controlplane.core.experiment import Switchback, SwitchbackRules, confidence_interval, judge
 from controlplane.core.experiment.confidence import Moments
 from controlplane.core.experiment.outcomes import Outcome, Outcomes
 from controlplane.core.experiment.slices import Slices
+from controlplane.core.experiment.switchback import ALPHA, compared
 from controlplane.core.model.commands import Command
 from controlplane.core.model.events import Event
+from controlplane.core.policies.admission.fixed import Fixed
 from controlplane.core.policies.presets import PRESETS, STOCK, Preset
 from controlplane.lab.compare.markdown import table
 from controlplane.lab.experiment import Experiment, Hardware, Workload
 from controlplane.lab.sim.switched import Switched
 from controlplane.lab.simulate import simulate
-from controlplane.lab.workload.arrivals import Poisson
-from controlplane.lab.workload.synthetic import synthesize
+from controlplane.lab.workload.arrivals import parse_arrival
+from controlplane.lab.workload.named import Wanted, named_workload
+from controlplane.lab.workload.telemetry import Telemetry
 
-ALPHA = 0.05
 CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
-WASHOUT_S, SLICE_S = 200.0, 800.0
-_HEAD = ["load", "preset", "stock, s", "all", "truth", "bias", "half", "sd", "covered", "false", "seen after"]
+RULES = SwitchbackRules(slice_s=400.0, washout_s=100.0)
+_SAME_KEYS = 100
+_TOO_FEW = 2  # programs at once, from noon on
+_HEAD = ["load", "preset", "stock, s", "all", "truth", "bias", "half", "sd", "covered", "false"]
+_HEAD += ["A/A", "censored", "cost", "10% after"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A preset beside stock, on a pool, at a rate of programs a second."""
+    """A preset beside stock. ``rate``: programs a second; ``closed``: so many at once instead, which is about that."""
 
     name: str
-    preset: str
-    workload: str
-    pool_tokens: int
     rate: float
+    preset: str = "penstock"
+    workload: str = "synthetic:swe-bench"
+    pool_tokens: int = 30_000
+    closed: int = 0
+    bursts: int = 1
+    scale_tools: float = 1.0
+    scale_tokens: float = 1.0
+    telemetry: Telemetry = Telemetry.FULL
+
+    @property
+    def arrival(self) -> str:
+        return f"closed:{self.closed}" if self.closed else f"burst:{self.rate}:{self.bursts}"
 
 
 LOADS = (
-    Load("quiet", "penstock", "swe-bench", 30_000, 0.04),
-    Load("half", "penstock", "swe-bench", 30_000, 0.06),
-    Load("onset", "penstock", "swe-bench", 30_000, 0.08),
-    Load("full", "penstock", "swe-bench", 30_000, 0.1),
-    Load("mars", "mars", "swe-bench", 30_000, 0.08),
-    Load("continuum", "continuum", "swe-bench", 30_000, 0.08),
-    Load("thunderagent", "thunderagent", "swe-bench", 30_000, 0.08),
-    Load("same, quiet", STOCK, "swe-bench", 30_000, 0.04),
-    Load("same, half", STOCK, "swe-bench", 30_000, 0.06),
-    Load("same, onset", STOCK, "swe-bench", 30_000, 0.08),
+    Load("below saturation", 0.06),
+    Load("knee", 0.09),
+    Load("knee, nothing told", 0.09, telemetry=Telemetry.NONE),
+    Load("knee, mars", 0.09, preset="mars"),
+    Load("saturated", 0.11),
+    Load("bursts of 4", 0.08, bursts=4),
+    Load("closed", 0.1, closed=6),
+    Load("long tools", 0.08, scale_tools=6.0),
+    Load("short programs", 0.2, workload="synthetic:bfcl-v4", scale_tokens=0.3),
+    Load("a mix", 0.08, workload="mix:synthetic:swe-bench*2+synthetic:bfcl-v4", scale_tokens=0.6),
 )
 
 
@@ -73,8 +91,12 @@ class Whole:
     def __init__(self, rules: SwitchbackRules) -> None:
         self.outcomes: dict[int, Outcome] = {}
         self._heard = Outcomes(Slices(rules, ""), self.outcomes, {})
+        self._at, self._number = Slices(rules, "").at, 0
 
     def event(self, event: Event, now_ns: int) -> None:
+        if (number := self._at(now_ns)) != self._number:
+            self._number = number
+            self._heard.settle(number - 1)  # as a switchback does, a slice later
         self._heard.event(event, now_ns)
 
     def tick(self, now_ns: int) -> None:
@@ -84,134 +106,231 @@ class Whole:
         """Nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One simulated run: its slices or its blocks, and the mean completion of all programs, in seconds."""
+
+    jct_s: float
+    outcomes: dict[int, Outcome]
+    changes: Sequence[float] = ()
+
+
 def asked(load: Load, slices: int, seed: int) -> Experiment:
     """All of a load."""
-    programs = round(load.rate * SLICE_S * slices)
+    programs = round(load.rate * RULES.slice_s * slices)
     return Experiment(
-        workload=Workload(trace=load.workload),
-        trace=synthesize(load.workload, programs=programs, seed=seed),
-        arrival=Poisson(load.rate),
+        workload=Workload(
+            trace=load.workload,
+            telemetry=load.telemetry,
+            scale_tools=load.scale_tools,
+            scale_tokens=load.scale_tokens,
+        ),
+        trace=named_workload(load.workload, Wanted(programs=programs, seed=seed)),
+        arrival=parse_arrival(load.arrival),
         hardware=Hardware(pool_tokens=load.pool_tokens),
         preset=PRESETS[load.preset],
         seed=seed,
     )
 
 
-def whole(experiment: Experiment, preset: Preset, rules: SwitchbackRules) -> tuple[dict[int, Outcome], float]:
-    """Each slice's outcome, and the mean completion in seconds, with nothing left out."""
-    recorder = Whole(rules)
+def whole(experiment: Experiment, preset: Preset) -> Ran:
+    """One preset throughout."""
+    recorder = Whole(RULES)
     result = simulate(replace(experiment, preset=preset), recorder=recorder)
-    return recorder.outcomes, result.summary.jct_mean_s or 0.0
+    return Ran(result.summary.jct_mean_s or 0.0, recorder.outcomes)
 
 
-def switched(experiment: Experiment, rules: SwitchbackRules, key: str) -> list[float]:
-    """The logarithms of ratios, block by block."""
-    found = Switchback.begin(replace(rules, loss_ratio=10.0), key, 0)
-    found.state.first_block = found.state.next_block = 0  # nothing was before
+def switched(experiment: Experiment, key: str) -> Ran:
+    """A switchback that measures to the end, whatever it finds."""
+    found = begun(replace(RULES, loss_ratio=10.0), key)
     preset = experiment.preset
-    simulate(experiment, controller=partial(Switched, experiment=found, preset_at=lambda _: preset))
-    return [block.completion for block in found.state.blocks]
+    result = simulate(experiment, controller=partial(Switched, experiment=found, preset_at=lambda _: preset))
+    return Ran(result.summary.jct_mean_s or 0.0, {}, [block.completion for block in found.state.blocks])
 
 
-def truth(stock: dict[int, Outcome], preset: dict[int, Outcome], numbers: Sequence[int]) -> float:
-    """The mean over slices of the logarithm of slowness under the preset, over that under stock."""
-    return statistics.fmean(log(_slowness(preset[each]) / _slowness(stock[each])) for each in numbers)
+def begun(rules: SwitchbackRules, key: str) -> Switchback:
+    """One that has nothing before its first block."""
+    found = Switchback.begin(rules, key, 0)
+    found.state.first_block = found.state.next_block = 0
+    return found
+
+
+def per_slice(stock: Ran, preset: Ran, slices: int) -> list[float]:
+    """The truth slice by slice: the logarithm of slowness under the preset, over that under stock."""
+    return [
+        log(_slowness(preset.outcomes[each]) / _slowness(stock.outcomes[each]))
+        for each in range(slices)
+        if each in stock.outcomes and each in preset.outcomes
+    ]
 
 
 def _slowness(of: Outcome) -> float:
     return of.completion_s / of.asked_s
 
 
-def measure(load: Load, slices: int, keys: int, seed: int) -> dict[str, Any]:
+def _censored(runs: Sequence[Ran]) -> float:
+    outcomes = [outcome for run in runs for outcome in run.outcomes.values()]
+    return sum(each.censored for each in outcomes) / sum(each.programs for each in outcomes)
+
+
+def _same(stock: Ran, slices: int, key: str) -> list[float]:
+    """A switchback of stock with itself: that run again, by other names of its slices."""
+    drawn, every = Slices(RULES, key), RULES.stock_every
+    blocks = [range(first, first + every) for first in range(0, slices - every + 1, every)]
+    return [
+        compared(
+            next(stock.outcomes[each] for each in block if drawn.is_stock(each)),
+            [stock.outcomes[each] for each in block if not drawn.is_stock(each)],
+            began_ns=0,
+        ).completion
+        for block in blocks
+        if all(each in stock.outcomes for each in block)
+    ]
+
+
+def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str], None]) -> dict[str, Any]:
     """One row."""
-    rules, experiment = SwitchbackRules(slice_s=SLICE_S, washout_s=WASHOUT_S), asked(load, slices, seed)
-    stock, stock_jct_s = whole(experiment, PRESETS[STOCK], rules)
-    preset, preset_jct_s = whole(experiment, experiment.preset, rules)
-    runs = [switched(experiment, rules, f"{load.name} {key}") for key in range(keys)]
-    blocks = min(map(len, runs))
-    true = truth(stock, preset, range(rules.stock_every * blocks))
-    every = [[confidence_interval(run[: end + 1], ALPHA) for end in range(len(run))] for run in runs]
-    wrong = [_false_stop(run, true) for run in runs]
-    seen = [_seen_after(each) for each in every]
+    stocks, presets, runs, costs, true_logs = list[Ran](), list[Ran](), list[Ran](), list[float](), list[float]()
+    for seed in range(1, seeds + 1):
+        experiment = asked(load, slices, seed)
+        stocks.append(whole(experiment, PRESETS[STOCK]))
+        presets.append(whole(experiment, experiment.preset))
+        true_logs += per_slice(stocks[-1], presets[-1], slices)
+        for key in range(keys):
+            runs.append(switched(experiment, f"{load.name} {seed} {key}"))
+            costs.append(runs[-1].jct_s / presets[-1].jct_s - 1)
+        told(f"{load.name}, seed {seed}")
+    true, changes = statistics.fmean(true_logs), [run.changes for run in runs]
+    every = [[confidence_interval(run[: end + 1], ALPHA) for end in range(len(run))] for run in changes]
+    last = [each[-1] for each in every]
+    same = [_same(run, slices, f"{key}") for run in stocks for key in range(_SAME_KEYS)]
     return {
         "load": load.name,
         "preset": load.preset,
-        "stock_jct_s": stock_jct_s,
-        "jct_ratio": preset_jct_s / stock_jct_s - 1,
+        "stock_jct_s": statistics.fmean(run.jct_s for run in stocks),
+        "jct_ratio": sum(run.jct_s for run in presets) / sum(run.jct_s for run in stocks) - 1,
         "truth": exp(true) - 1,
-        "bias": statistics.fmean(each[-1].mean for each in every) - true,
-        "sd": statistics.fmean(statistics.stdev(run) for run in runs),
-        "blocks": blocks,
+        "bias": statistics.fmean(each.mean for each in last) - true,
+        "bias_error": statistics.stdev(each.mean for each in last) / sqrt(len(last)),
+        "half": statistics.fmean((each.high - each.low) / 2 for each in last),
+        "sd": (sd := statistics.fmean(map(statistics.stdev, changes))),
         "covered": sum(all(one.low <= true <= one.high for one in each) for each in every),
-        "half": statistics.fmean((each[-1].high - each[-1].low) / 2 for each in every),
-        "false": sum(wrong),
-        "seen_after": statistics.median(seen),
-        "keys": keys,
+        "false": sum(_false_stop(run, true) for run in changes),
+        "runs": len(runs),
+        "same_stopped_ratio": statistics.fmean(bool(_stops(run)) for run in same),
+        "censored_ratio": (_censored(stocks), _censored(presets)),
+        "cost_ratio": statistics.fmean(costs),
+        "seen_h": blocks_until(sd, 0.1) * RULES.stock_every * RULES.slice_s / 3600,
+        "changes": changes,
+        "slices": true_logs,
     }
 
 
+def _stops(run: Sequence[float]) -> str:
+    """What bounds at no change would have ended it for."""
+    rules = replace(RULES, gain_ratio=0.0)
+    return next((why for end in range(1, len(run) + 1) if (why := judge(run[:end], rules)[0])), "")
+
+
 def _false_stop(run: Sequence[float], true: float) -> bool:
-    """Whether the bounds at no change would have ended it, and for what is not so."""
-    rules = SwitchbackRules(gain_ratio=0.0)
-    for end in range(1, len(run) + 1):
-        if why := judge(run[:end], rules)[0]:
-            return true >= 0 if why == "gain" else true <= 0
-    return False
+    return (why := _stops(run)) != "" and (why == "gain") != (true < 0)
 
 
-def _seen_after(intervals: Sequence[Any]) -> float:
-    return next((each.count for each in intervals if each.low > 0 or each.high < 0), float("inf"))
-
-
-def power(sd: float) -> list[str]:
-    """How many blocks that differ by so much it takes until each change is seen, where chance is neither way."""
+def blocks_until(sd: float, change: float) -> int:
+    """How many blocks that differ by so much it takes until that is seen, where chance is neither way."""
 
     def half(blocks: int) -> float:
         return Moments(blocks, 0.0, (blocks - 1) * sd * sd).interval(ALPHA).high
 
-    seen = [next(n for n in range(2, 100_000) if half(n) < -log(1 - change)) for change in CHANGES]
-    return [f"{sd:g}", *map(str, seen)]
+    return next(n for n in range(2, 100_000) if half(n) < -log(1 - change))
 
 
-def rows(found: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
-    for row in found:
-        yield [
-            row["load"],
-            row["preset"],
-            f"{row['stock_jct_s']:.0f}",
-            f"{row['jct_ratio']:+.1%}",
-            f"{row['truth']:+.1%}",
-            f"{row['bias']:+.3f}",
-            f"{row['half']:.3f}",
-            f"{row['sd']:.3f}",
-            f"{row['covered']}/{row['keys']}",
-            f"{row['false']}/{row['keys']}",
-            f"{row['seen_after']:g}",
-        ]
+def power(sd: float) -> list[str]:
+    return [f"{sd:g}", *(str(blocks_until(sd, change)) for change in CHANGES)]
+
+
+def day(load: Load, told: Callable[[str], None]) -> dict[str, Any]:
+    """A day in which the preset gets worse at noon: its window is too small from then on for what comes."""
+    rules, noon_s, seed = SwitchbackRules(slice_s=600.0, washout_s=150.0), 43_200.0, 1
+    experiment = asked(load, round(2 * noon_s / RULES.slice_s), seed)
+    morning = experiment.preset
+    worse = replace(morning, admission=Fixed(window=_TOO_FEW))
+    found = begun(rules, "day")
+    result = simulate(
+        experiment,
+        controller=partial(
+            Switched, experiment=found, preset_at=lambda now_ns: morning if now_ns < noon_s * 1e9 else worse
+        ),
+    )
+    told("the day")
+    state = found.state
+    before = [block.completion for block in state.blocks if block.began_ns < noon_s * 1e9]
+    after = [block.completion for block in state.blocks if block.began_ns >= noon_s * 1e9]
+    ended_s = state.ended_ns / 1e9
+
+    def mean_s(begin_s: float, end_s: float) -> float:
+        return statistics.fmean(
+            (each.ended_ns - each.arrived_ns) / 1e9
+            for each in result.programs
+            if begin_s <= each.arrived_ns / 1e9 < end_s
+        )
+
+    return {
+        "ended": state.ended,
+        "ended_after_noon_h": (ended_s - noon_s) / 3600,
+        "since_after_noon_h": (state.since_ns / 1e9 - noon_s) / 3600,
+        "blocks_before": len(before),
+        "blocks_after": len(after),
+        "change_before": exp(statistics.fmean(before)) - 1,
+        "change_after": exp(statistics.fmean(after)) - 1 if after else None,
+        "mean_before_s": mean_s(0, noon_s),
+        "mean_until_seen_s": mean_s(noon_s, ended_s),
+        "mean_then_s": mean_s(ended_s, 2 * noon_s),
+        "told": [(each.name, each.value, each.low, each.high) for each in found.estimates()],
+    }
+
+
+def cells(row: dict[str, Any]) -> Iterator[str]:
+    yield from (row["load"], row["preset"], f"{row['stock_jct_s']:.0f}")
+    yield from (f"{row[name]:+.1%}" for name in ("jct_ratio", "truth"))
+    yield f"{row['bias']:+.3f} ± {2 * row['bias_error']:.3f}"
+    yield from (f"{row['half']:.2f}", f"{row['sd']:.2f}")
+    yield from (f"{row[name]}/{row['runs']}" for name in ("covered", "false"))
+    yield f"{row['same_stopped_ratio']:.1%}"
+    yield ", ".join(f"{each:.0%}" for each in row["censored_ratio"])
+    yield from (f"{row['cost_ratio']:+.0%}", f"{row['seen_h']:.0f}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--slices", type=int, default=30)
-    parser.add_argument("--keys", type=int, default=3, help="switchbacks of each load")
+    parser.add_argument("--slices", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keys", type=int, default=2, help="switchbacks of each seed")
     parser.add_argument("--load", action="append", choices=[load.name for load in LOADS])
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--power", action="store_true", help="only how many blocks it takes to see a change")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--day", action="store_true", help="only a day in which the preset gets worse at noon")
+    parser.add_argument("--json", action="store_true", help="a line for each load as soon as it is there")
     options = parser.parse_args(arguments)
+    began_s = time.monotonic()
+
+    def told(what: str) -> None:
+        print(f"{what}: after {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+
     if options.power:
         print("\n".join(table(["sd", *(f"{change:.0%}" for change in CHANGES)], map(power, SPREADS))))
+        return
+    if options.day:
+        print(json.dumps(day(LOADS[0], told), indent=1))
         return
     found = []
     for load in LOADS:
         if not options.load or load.name in options.load:
-            found.append(measure(load, options.slices, options.keys, options.seed))
-            print(load.name, file=sys.stderr)
-    if options.json:
-        print(json.dumps(found))
-        return
-    print("\n".join(table(_HEAD, rows(found))))
+            found.append(measure(load, options.slices, options.seeds, options.keys, told))
+            if options.json:
+                print(json.dumps(found[-1]), flush=True)
+    if not options.json:
+        print("\n".join(table(_HEAD, [list(cells(row)) for row in found])))
 
 
 if __name__ == "__main__":

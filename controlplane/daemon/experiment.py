@@ -31,6 +31,7 @@ class ExperimentStatus:
     blocks: int
     left_out: int  # blocks with too few programs, or in which nobody decided for a while
     programs: int
+    censored: int  # of these: they took longer than the washout, and count as that long
     changes: tuple[Estimate, ...]
 
 
@@ -55,13 +56,20 @@ class Experiment:
         before = switchback.state.ended
         switchback.tick(now_ns)
         if switchback.state.ended != before:
-            self._log.warning("ended", why=switchback.state.ended, preset=self._reloader.resolved.config.preset)
+            found = {each.name: (each.value, each.low, each.high) for each in switchback.estimates()}
+            self._log.warning(
+                "ended", why=switchback.state.ended, preset=self._reloader.resolved.config.preset, **found
+            )
 
     def decide(self, now_ns: int) -> None:
-        """Have what this slice asks for be in force, before anything is decided in it."""
-        self.follow(now_ns)
-        switchback = self._current(now_ns)
-        self._reloader.put_stock_in_force(switchback is not None and switchback.is_stock(now_ns))
+        """Have what this slice asks for be in force, before anything is decided in it: the preset, after an error."""
+        is_stock = False
+        try:
+            self.follow(now_ns)
+            switchback = self._current(now_ns)
+            is_stock = switchback is not None and switchback.is_stock(now_ns)
+        finally:
+            self._reloader.put_stock_in_force(is_stock)
 
     def status(self, now_ns: int) -> ExperimentStatus | None:
         """How it stands; None if none is wanted."""
@@ -80,6 +88,7 @@ class Experiment:
             blocks=len(state.blocks),
             left_out=state.left_out,
             programs=sum(each.programs for each in state.blocks),
+            censored=sum(each.censored for each in state.blocks),
             changes=switchback.estimates(),
         )
 

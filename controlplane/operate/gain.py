@@ -67,3 +67,6 @@ def show_gain(status: Fields, *, json: bool) -> None:
     print_table(("of the preset", "change", "95% interval", "blocks"), rows)
     took = duration((found.ended_ns or status.now_ns) - found.began_ns) or "0s"
     echo(f"{found.programs:,} programs in {found.blocks} blocks, in {took}; {found.left_out} blocks left out.")
+    if found.censored:
+        share = f"{100 * found.censored / found.programs:.0f}%"
+        echo(f"{share} of them took longer than washout_s or failed, and count as that long: a change looks smaller.")

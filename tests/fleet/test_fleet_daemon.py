@@ -43,6 +43,14 @@ lease_ttl_s = 4
 keys = ["sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"]
 program_turns = 3
 """
+EXPERIMENT = """
+preset = "penstock"
+[fleet]
+lease_ttl_s = 4
+[experiment]
+slice_s = 4
+washout_s = 1
+"""
 
 
 @dataclass
@@ -268,3 +276,22 @@ async def test_a_run_is_stopped_at_its_budget_whoever_leads_and_wherever_it_ran(
         status, body = await turn(second)
         assert (status, body["error"]["code"]) == (429, "budget_spent")
         assert "its run has spent its budget of 3 turns" in body["error"]["message"]
+
+
+async def test_an_experiment_goes_on_whoever_leads(tmp_path: Path) -> None:
+    async with fleet(tmp_path, EXPERIMENT) as f:
+        first, _ = f.daemons
+        fence = -1
+
+        async def takes_turns() -> None:
+            for preset in ("fcfs", "penstock", "fcfs"):
+                found = await f.status(
+                    lambda s, preset=preset: s["status"]["fence"] > fence and s["status"]["preset"] == preset,
+                    f"{preset} in force",
+                )
+                assert found["status"]["experiment"]["is_stock"] == (preset == "fcfs")
+
+        await takes_turns()
+        fence = (await f.bus.status())["status"]["fence"]
+        first.kill()  # under fcfs, or just after
+        await takes_turns()

@@ -61,9 +61,13 @@ class Moments:
         return Interval(mean=self.mean, low=self.mean - half, high=self.mean + half, count=n)
 
 
-def confidence_interval(values: Iterable[float], alpha: float) -> Interval:
-    """The interval of the mean of ``values`` in the order in which they came."""
-    moments = Moments()
+def confidence_interval(values: Iterable[float], alpha: float, before: Iterable[float] = ()) -> Interval:
+    """The interval of the mean of ``values`` in the order in which they came; ``before`` as in ``Moments``."""
+    return _moments(values).interval(alpha, _moments(before))
+
+
+def _moments(values: Iterable[float]) -> Moments:
+    found = Moments()
     for value in values:
-        moments.add(value)
-    return moments.interval(alpha)
+        found.add(value)
+    return found

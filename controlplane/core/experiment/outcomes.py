@@ -27,6 +27,7 @@ class Outcome:
     """Sums of one slice. ``first_tokens``: how many turns took 2^(key/32) ms to their first token."""
 
     programs: int = 0
+    censored: int = 0  # of these: not done within the washout
     completion_s: float = 0.0
     asked_s: float = 0.0
     prompt_tokens: int = 0
@@ -138,6 +139,7 @@ class Outcomes:
         took_ns = min(ended_ns - seen.came_ns, self._most_ns) if is_done else self._most_ns
         outcome = self._outcome(seen.slice)
         outcome.programs += 1
+        outcome.censored += took_ns == self._most_ns
         outcome.completion_s += took_ns / NANOSECONDS_PER_SECOND
         outcome.asked_s += seen.own_ns / NANOSECONDS_PER_SECOND + _TOKEN_S * seen.output_tokens
 

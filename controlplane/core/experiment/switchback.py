@@ -32,8 +32,9 @@ class Block:
     began_ns: int
     programs: int
     completion: float
+    censored: int = 0  # programs that took longer than the washout, or failed
     first_token_p99: float | None = None
-    again: float | None = None
+    again_tokens: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,14 +115,19 @@ class Switchback:
         return self.slices.block(number) >= self.state.first_block and self.slices.is_stock(number)
 
     def estimates(self) -> tuple[Estimate, ...]:
-        """What the preset changes, from the first block on."""
-        blocks = self.state.blocks
-        of = {
-            "completion": [each.completion for each in blocks],
-            "first_token_p99": [each.first_token_p99 for each in blocks if each.first_token_p99 is not None],
-            "again_tokens": [each.again for each in blocks if each.again is not None],
-        }
-        return tuple(Estimate.of(name, confidence_interval(values, ALPHA)) for name, values in of.items() if values)
+        """What the preset changes, from the first block on; where a loss has ended it, from that one's first on."""
+        blocks, since_ns = self.state.blocks, self.state.since_ns
+        at = sum(each.began_ns < since_ns for each in blocks)
+        alpha = _alpha_from(at) if since_ns else ALPHA
+        found = []
+        for name in ("completion", "first_token_p99", "again_tokens"):
+            before, values = (
+                [value for each in side if (value := getattr(each, name)) is not None]
+                for side in (blocks[:at], blocks[at:])
+            )
+            if values:
+                found.append(Estimate.of(name, confidence_interval(values, alpha, before)))
+        return tuple(found)
 
     def _close(self, block: int, now_ns: int) -> None:
         state, every = self.state, self.rules.stock_every
@@ -153,8 +159,9 @@ def compared(stock: Outcome, others: Sequence[Outcome], *, began_ns: int) -> Blo
         began_ns=began_ns,
         programs=stock.programs + sum(each.programs for each in others),
         completion=completion or 0.0,
+        censored=stock.censored + sum(each.censored for each in others),
         first_token_p99=change([each.first_token_s(0.99) for each in others], stock.first_token_s(0.99)),
-        again=change([_again(each) for each in others], _again(stock)),
+        again_tokens=change([_again(each) for each in others], _again(stock)),
     )
 
 
@@ -170,7 +177,7 @@ def judge(completions: Sequence[float], rules: SwitchbackRules) -> tuple[str, in
     """Why the experiment ends, empty: it goes on; and the block from which on there is a loss.
 
     A loss is looked for from every block on, so that what was good for long hides nothing that is bad since noon.
-    Of all of these none errs with more than ``ALPHA``: that from block j on has ALPHA / (j (j + 1)) of it.
+    Of all of these none errs with more than ``ALPHA``: each has its part of it.
     """
     before = [Moments()]
     for each in completions[:-1]:
@@ -179,10 +186,15 @@ def judge(completions: Sequence[float], rules: SwitchbackRules) -> tuple[str, in
     moments = Moments()
     for at in range(len(completions) - 1, -1, -1):
         moments.add(completions[at])
-        found = moments.interval(ALPHA / ((at + 1) * (at + 2)), before[at])
+        found = moments.interval(_alpha_from(at), before[at])
         if found.low > log(1 + rules.loss_ratio):
             return LOSS, at
     least = log(1 - rules.gain_ratio) if rules.gain_ratio < 1 else -inf
     if moments.interval(ALPHA).high < least:
         return GAIN, 0
     return (LENGTH if len(completions) >= MOST_BLOCKS else ""), 0
+
+
+def _alpha_from(at: int) -> float:
+    """What of ``ALPHA`` a loss has that is looked for from block ``at`` on; with j = at + 1 they sum to it."""
+    return ALPHA / ((at + 1) * (at + 2))

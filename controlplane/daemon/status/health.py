@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from controlplane.core.experiment import LOSS
 from controlplane.core.model.text import printable
+from controlplane.core.model.types import FEWEST_TO_JUDGE
+from controlplane.core.policies.presets import STOCK
+from controlplane.daemon.experiment import MEASURES
 
 if TYPE_CHECKING:
     from controlplane.daemon.status.status import Status
@@ -19,6 +23,7 @@ _MOST_FILES = 0.8  # of those that the process may have open
 _WAITS_S = 60.0  # with no program active
 _FEWEST_TURNS, _LEAST_UNNAMED = 20, 0.01  # of which it is told that clients name no program
 _LOOK_AT = 10.0  # seconds: a disk that takes longer hangs
+_FEW_BLOCKS, _MOST_CENSORED = 2, 0.1  # of an experiment
 _DECIDING = ("decisions", "ticks")  # of what may fail
 _OVERLOAD = {
     "queue_full": 429,
@@ -215,6 +220,26 @@ def _turns_unnamed(s: "Status") -> str:
     return f"{found}; {computed[True]:.0%} of their prompts had to be computed{others}"
 
 
+def _preset_loses(s: "Status") -> str:
+    if (e := s.experiment) is None or e.standing != LOSS:
+        return ""
+    found = next(each for each in e.changes if each.name == "completion")
+    longer = f"{100 * found.value:.0f}% longer [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return f"under {e.preset} programs took {longer} than under {STOCK}, which is in force now"
+
+
+def _gain_unclear(s: "Status") -> str:
+    if (e := s.experiment) is None or e.standing != MEASURES:
+        return ""
+    if e.left_out > max(_FEW_BLOCKS, e.blocks):
+        few = f"fewer than {FEWEST_TO_JUDGE} programs in a slice, or no daemon that decides"
+        return f"{e.left_out} of {e.left_out + e.blocks} blocks of slices do not count: {few}"
+    if e.censored > _MOST_CENSORED * e.programs:
+        share = f"{e.censored / e.programs:.0%} of programs took longer than washout_s or failed"
+        return f"{share}, and count as that long: what the preset changes looks smaller than it is"
+    return ""
+
+
 def _lately(name: str, words: str) -> Callable[["Status"], str]:
     def read(s: "Status") -> str:
         count = s.own.lately.get(name, 0)
@@ -332,6 +357,18 @@ RULES = (
         LOOK,
         lambda s: s.shadow.reason if s.shadow is not None and s.shadow.standing == "failed" else "",
         "report its error; what is in force is not touched by it",
+    ),
+    Rule(
+        "preset_loses",
+        LOOK,
+        _preset_loses,
+        "penstock gain has since when; another preset, other parameters or no [experiment] end it",
+    ),
+    Rule(
+        "gain_unclear",
+        LOOK,
+        _gain_unclear,
+        "take a washout_s within which most programs end, and a longer slice_s; or end the experiment",
     ),
     Rule(
         "turns_unnamed",

@@ -1023,6 +1023,7 @@ class ExperimentState(google.protobuf.message.Message):
     LEFT_OUT_FIELD_NUMBER: builtins.int
     PROGRAMS_FIELD_NUMBER: builtins.int
     CHANGES_FIELD_NUMBER: builtins.int
+    CENSORED_FIELD_NUMBER: builtins.int
     preset: builtins.str
     """Whose gain is measured; empty: there is no experiment."""
     standing: builtins.str
@@ -1042,8 +1043,12 @@ class ExperimentState(google.protobuf.message.Message):
     """Blocks with too few programs, or in which no daemon decided for a while."""
     programs: builtins.int
     """In the blocks that count."""
+    censored: builtins.int
+    """Of the programs: they took longer than washout_s or failed, and count as that long."""
     @property
-    def changes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MeasuredChange]: ...
+    def changes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MeasuredChange]:
+        """From the first block on; where a loss has ended it, from since_ns on."""
+
     def __init__(
         self,
         *,
@@ -1058,8 +1063,9 @@ class ExperimentState(google.protobuf.message.Message):
         left_out: builtins.int = ...,
         programs: builtins.int = ...,
         changes: collections.abc.Iterable[global___MeasuredChange] | None = ...,
+        censored: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["began_ns", b"began_ns", "blocks", b"blocks", "changes", b"changes", "ended_ns", b"ended_ns", "is_stock", b"is_stock", "left_out", b"left_out", "preset", b"preset", "programs", b"programs", "since_ns", b"since_ns", "slice_ends_ns", b"slice_ends_ns", "standing", b"standing"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["began_ns", b"began_ns", "blocks", b"blocks", "censored", b"censored", "changes", b"changes", "ended_ns", b"ended_ns", "is_stock", b"is_stock", "left_out", b"left_out", "preset", b"preset", "programs", b"programs", "since_ns", b"since_ns", "slice_ends_ns", b"slice_ends_ns", "standing", b"standing"]) -> None: ...
 
 global___ExperimentState = ExperimentState
 

@@ -20,9 +20,11 @@ from support.core_driver import Driver, fixed
 
 from controlplane import clocks
 from controlplane.config import Config, Resolved, Source
+from controlplane.core.experiment import Estimate
 from controlplane.core.model import events as ev
 from controlplane.core.model.text import printable
 from controlplane.daemon.api.views import listing
+from controlplane.daemon.experiment import ExperimentStatus
 from controlplane.daemon.observe.instruments import STATES, make
 from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.disk import DiskWriter
@@ -76,7 +78,21 @@ def shadow_that_failed() -> Any:
     return replace(shadow.status(0), standing="failed", reason=STRANGE)
 
 
-WELL = Node().status()
+MEASURED = ExperimentStatus(
+    preset="penstock",
+    standing="measures",
+    is_stock=False,
+    began_ns=0,
+    slice_ends_ns=1,
+    ended_ns=0,
+    since_ns=0,
+    blocks=9,
+    left_out=1,
+    programs=90,
+    censored=5,
+    changes=(Estimate(name="completion", value=0.3, low=0.2, high=0.4, is_bounded=True, blocks=9),),
+)
+WELL = replace(Node().status(), experiment=MEASURED)
 TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "bus_away": lambda s: replace(s, bus_connected=False),
     "engine_down": lambda s: replace(s, engines=replace(s.engines, silent=1, down=("gpu7/engine-30000",))),
@@ -111,6 +127,8 @@ TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "prefill_repeated": lambda s: replace(s, own=DaemonHealth(recomputing=f"{STRANGE}: 41% of prefill again")),
     "config_refused": lambda s: replace(s, config=replace(s.config, refused=STRANGE)),
     "shadow_failed": lambda s: replace(s, shadow=shadow_that_failed()),
+    "preset_loses": lambda s: replace(s, experiment=replace(MEASURED, standing="loss", is_stock=True)),
+    "gain_unclear": lambda s: replace(s, experiment=replace(MEASURED, censored=50)),
     "turns_unnamed": lambda s: replace(s, own=DaemonHealth(named=TurnCounts([60, 40], [9000, 1000], [900, 800]))),
     "restart_needed": lambda s: replace(s, config=replace(s.config, until_restart=("nats_url",))),
     "draining": lambda s: replace(s, orders=replace(s.orders, draining=True)),

@@ -54,6 +54,7 @@ EXPERIMENT = ExperimentStatus(
     blocks=9,
     left_out=0,
     programs=90,
+    censored=9,
     changes=(Estimate(name="completion", value=-0.3, low=-0.4, high=-0.2, is_bounded=True, blocks=9),),
 )
 

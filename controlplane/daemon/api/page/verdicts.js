@@ -4,12 +4,13 @@
   const KINDS = { earlier: "let in earlier", later: "let in later", slot_taken: "slots taken back", slot_kept: "slots left", retained: "contexts kept", not_retained: "contexts given up", ttl: "kept for another time", moved: "moved otherwise", placed: "placed elsewhere", unjudged: "not compared" };
   const CHANGES = { mean_jct_s: ["mean completion time", "%"], p95_ttft_s: ["95th percentile of the time to the first token", "%"], hit_rate: ["hit rate", " points"] };
   const GAINS = { completion: "mean completion", first_token_p99: "p99 of first tokens", again_tokens: "tokens computed again" };
+  const ENDED = { gain: "ended for a gain: the preset stays", loss: "ended for a loss: fcfs is in force", length: "ended for its length: the preset stays" };
   const signed = (ratio) => `${ratio >= 0 ? "+" : "−"}${Math.abs(100 * ratio).toFixed(0)}`;
 
   window.addEventListener("told", ({ detail }) => {
     verdicts(detail.regret);
     shadow(detail.status);
-    byId("gain").textContent = gain(detail.status.experiment);
+    byId("gain").textContent = gain(detail.status);
   });
 
   function verdicts(told) {
@@ -31,11 +32,12 @@
   }
 
   // What the preset in force gains over the stock policies, as slices of time under each have it.
-  function gain(found) {
+  function gain({ experiment: found, now_ns }) {
     if (!found) return "";
     const said = found.changes.map((each) => `${GAINS[each.name]} ${signed(each.value)}%${each.is_bounded ? ` [${signed(each.low)}, ${signed(each.high)}]` : ""}`);
-    const ended = found.standing === "measures" ? "" : `; the experiment ended: ${found.standing}`;
-    return `${found.preset} over fcfs: ${said.join(", ") || "nothing to compare yet"} (${found.blocks} blocks, ${found.programs.toLocaleString()} programs)${ended}`;
+    const now = ENDED[found.standing] ?? `${found.is_stock ? "fcfs" : found.preset} is in force for ${duration(found.slice_ends_ns - now_ns) || "0s"} more`;
+    const short = found.censored ? `, ${percent(found.censored / found.programs)} of them cut at washout_s` : "";
+    return `${found.preset} beside fcfs: ${said.join(", ") || "nothing to compare yet"} (${found.blocks} blocks, ${found.programs.toLocaleString()} programs${short}); ${now}`;
   }
 
   // What decides beside the controller in force, where it decides otherwise, and what that is estimated to change.
