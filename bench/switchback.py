@@ -30,9 +30,10 @@ from controlplane.core.experiment import Switchback, SwitchbackRules, confidence
 from controlplane.core.experiment.confidence import Moments
 from controlplane.core.experiment.outcomes import Outcome, Outcomes
 from controlplane.core.experiment.slices import Slices
-from controlplane.core.experiment.switchback import ALPHA, compared
+from controlplane.core.experiment.switchback import ALPHA, compare
 from controlplane.core.model.commands import Command
 from controlplane.core.model.events import Event
+from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.core.policies.admission.fixed import Fixed
 from controlplane.core.policies.presets import PRESETS, STOCK, Preset
 from controlplane.lab.compare.markdown import table
@@ -44,22 +45,23 @@ from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.telemetry import Telemetry
 
 CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
-RULES = SwitchbackRules(slice_s=400.0, washout_s=100.0)
+RULES = SwitchbackRules(slice_s=200.0, washout_s=50.0)
 _SAME_KEYS = 100
-_TOO_FEW = 2  # programs at once, from noon on
+_TOO_FEW = 3  # programs at once, from noon on
 _HEAD = ["load", "preset", "stock, s", "all", "truth", "bias", "half", "sd", "covered", "false"]
 _HEAD += ["A/A", "censored", "cost", "10% after"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A preset beside stock. ``rate``: programs a second; ``closed``: so many at once instead, which is about that."""
+    """A preset beside stock. ``rate``: programs a second; ``closed``: so many at once in place of it."""
 
     name: str
     rate: float
     preset: str = "penstock"
     workload: str = "synthetic:swe-bench"
-    pool_tokens: int = 30_000
+    turns: int = 6  # of each program, the first ones
+    pool_tokens: int = 12_000
     closed: int = 0
     bursts: int = 1
     scale_tools: float = 1.0
@@ -72,16 +74,16 @@ class Load:
 
 
 LOADS = (
-    Load("below saturation", 0.06),
-    Load("knee", 0.09),
-    Load("knee, nothing told", 0.09, telemetry=Telemetry.NONE),
-    Load("knee, mars", 0.09, preset="mars"),
-    Load("saturated", 0.11),
-    Load("bursts of 4", 0.08, bursts=4),
-    Load("closed", 0.1, closed=6),
-    Load("long tools", 0.08, scale_tools=6.0),
-    Load("short programs", 0.2, workload="synthetic:bfcl-v4", scale_tokens=0.3),
-    Load("a mix", 0.08, workload="mix:synthetic:swe-bench*2+synthetic:bfcl-v4", scale_tokens=0.6),
+    Load("below saturation", 0.1),
+    Load("knee", 0.15),
+    Load("knee, nothing told", 0.15, telemetry=Telemetry.NONE),
+    Load("knee, mars", 0.15, preset="mars"),
+    Load("saturated", 0.18),
+    Load("bursts of 4", 0.12, bursts=4),
+    Load("closed", 0.15, closed=5),
+    Load("long tools", 0.12, scale_tools=4.0),
+    Load("short programs", 0.35, turns=3),
+    Load("a mix", 0.12, workload="mix:synthetic:swe-bench*2+synthetic:bfcl-v4", scale_tokens=0.6),
 )
 
 
@@ -98,6 +100,12 @@ class Whole:
             self._number = number
             self._heard.settle(number - 1)  # as a switchback does, a slice later
         self._heard.event(event, now_ns)
+
+    def judged(self) -> dict[int, Outcome]:
+        """The slices in which enough came, once all is over."""
+        self._heard.settle(sys.maxsize)
+        few = FEWEST_TO_JUDGE
+        return {number: each for number, each in self.outcomes.items() if each.programs >= few and each.asked_s}
 
     def tick(self, now_ns: int) -> None:
         """Nothing."""
@@ -117,7 +125,8 @@ class Ran:
 
 def asked(load: Load, slices: int, seed: int) -> Experiment:
     """All of a load."""
-    programs = round(load.rate * RULES.slice_s * slices)
+    wanted = Wanted(programs=round(load.rate * RULES.slice_s * slices), seed=seed)
+    trace = named_workload(load.workload, wanted)
     return Experiment(
         workload=Workload(
             trace=load.workload,
@@ -125,7 +134,9 @@ def asked(load: Load, slices: int, seed: int) -> Experiment:
             scale_tools=load.scale_tools,
             scale_tokens=load.scale_tokens,
         ),
-        trace=named_workload(load.workload, Wanted(programs=programs, seed=seed)),
+        trace=replace(
+            trace, programs=tuple(replace(each, turns=each.turns[: load.turns]) for each in trace.programs)
+        ),
         arrival=parse_arrival(load.arrival),
         hardware=Hardware(pool_tokens=load.pool_tokens),
         preset=PRESETS[load.preset],
@@ -137,7 +148,7 @@ def whole(experiment: Experiment, preset: Preset) -> Ran:
     """One preset throughout."""
     recorder = Whole(RULES)
     result = simulate(replace(experiment, preset=preset), recorder=recorder)
-    return Ran(result.summary.jct_mean_s or 0.0, recorder.outcomes)
+    return Ran(result.summary.jct_mean_s or 0.0, recorder.judged())
 
 
 def switched(experiment: Experiment, key: str) -> Ran:
@@ -175,17 +186,15 @@ def _censored(runs: Sequence[Ran]) -> float:
 
 def _same(stock: Ran, slices: int, key: str) -> list[float]:
     """A switchback of stock with itself: that run again, by other names of its slices."""
-    drawn, every = Slices(RULES, key), RULES.stock_every
+    drawn, every, outcomes = Slices(RULES, key), RULES.stock_every, stock.outcomes
     blocks = [range(first, first + every) for first in range(0, slices - every + 1, every)]
-    return [
-        compared(
-            next(stock.outcomes[each] for each in block if drawn.is_stock(each)),
-            [stock.outcomes[each] for each in block if not drawn.is_stock(each)],
-            began_ns=0,
-        ).completion
-        for block in blocks
-        if all(each in stock.outcomes for each in block)
-    ]
+    found = []
+    for block in blocks:
+        if all(each in outcomes for each in block):
+            (one,) = (outcomes[each] for each in block if drawn.is_stock(each))
+            others = [outcomes[each] for each in block if not drawn.is_stock(each)]
+            found.append(compare(one, others, began_ns=0))
+    return [each.completion for each in found if each is not None]
 
 
 def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str], None]) -> dict[str, Any]:
@@ -304,8 +313,8 @@ def cells(row: dict[str, Any]) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--slices", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--slices", type=int, default=24)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--keys", type=int, default=2, help="switchbacks of each seed")
     parser.add_argument("--load", action="append", choices=[load.name for load in LOADS])
     parser.add_argument("--power", action="store_true", help="only how many blocks it takes to see a change")

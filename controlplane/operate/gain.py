@@ -69,4 +69,4 @@ def show_gain(status: Fields, *, json: bool) -> None:
     echo(f"{found.programs:,} programs in {found.blocks} blocks, in {took}; {found.left_out} blocks left out.")
     if found.censored:
         share = f"{100 * found.censored / found.programs:.0f}%"
-        echo(f"{share} of them took longer than washout_s or failed, and count as that long: a change looks smaller.")
+        echo(f"{share} of them took longer than washout_s or failed, and count as that long: a change looks small.")

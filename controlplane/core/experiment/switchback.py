@@ -139,7 +139,10 @@ class Switchback:
             return
         stock = next(outcome for number, outcome in found.items() if self.slices.is_stock(number))
         others = [outcome for outcome in found.values() if outcome is not stock]
-        state.blocks.append(compared(stock, others, began_ns=numbers.start * self.slices.length_ns))
+        if (compared := compare(stock, others, began_ns=numbers.start * self.slices.length_ns)) is None:
+            state.left_out += 1
+            return
+        state.blocks.append(compared)
         state.ended, since = judge([each.completion for each in state.blocks], self.rules)
         if state.ended:
             state.ended_ns = now_ns
@@ -148,17 +151,19 @@ class Switchback:
             state.programs.clear()
 
 
-def compared(stock: Outcome, others: Sequence[Outcome], *, began_ns: int) -> Block:
-    """One slice under stock with those beside it: the mean of what each of them says."""
+def compare(stock: Outcome, others: Sequence[Outcome], *, began_ns: int) -> Block | None:
+    """One slice under stock with those beside it: the mean of what each of them says; None where one says none."""
 
     def change(of: list[float], to: float) -> float | None:
         return sum(log(each / to) for each in of) / len(of) if to > 0 and min(of) > 0 else None
 
     completion = change([_slowness(each) for each in others], _slowness(stock))
+    if completion is None:
+        return None
     return Block(
         began_ns=began_ns,
         programs=stock.programs + sum(each.programs for each in others),
-        completion=completion or 0.0,
+        completion=completion,
         censored=stock.censored + sum(each.censored for each in others),
         first_token_p99=change([each.first_token_s(0.99) for each in others], stock.first_token_s(0.99)),
         again_tokens=change([_again(each) for each in others], _again(stock)),
