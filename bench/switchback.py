@@ -3,16 +3,18 @@
     python bench/switchback.py [--slices N] [--seeds S] [--keys K] [--load NAME] [--json]
     python bench/switchback.py --power | --day
 
-Of each load and seed three kinds of run with the same arrivals: all of it under `fcfs`, all of it under the preset,
-and switchbacks that differ in the slices that they draw. The truth is the figure of the whole runs: the mean over
-slices and seeds of the logarithm of slowness under the preset over that under stock.
+Of each load and seed three kinds of run with the same arrivals: all of it under `fcfs`, all of it under the
+preset, and switchbacks that differ in the slices that they draw. The truth is the figure of the whole runs: the
+mean over slices and seeds of the logarithm of slowness under the preset over that under stock.
 
-`all`: the change of the plain mean completion of all programs. `censored`: the share of programs that took longer
-than the washout, under stock and under the preset. `covered`: so many switchbacks' intervals held the truth after
-every block, from the first to the last. `false`: so many stopped for a loss where the truth is a gain, or for a
-gain where it is a loss. `A/A`: the share of switchbacks of `fcfs` with itself that stopped at all. `cost`: what a
-switchback's programs took over what they take with the preset all the time. `10% after`: hours until a change of
-10% is seen, by how much blocks differ (`sd`).
+`all`: the change of the plain mean completion of all programs. `carried`: what slices leave to each other changes
+in the figure: that of a switchback less that of one put together of the whole runs' slices, block by block.
+`covered`: so many switchbacks' intervals held the truth after every block, from the first to the last. `false`:
+so many stopped for a loss where the truth is a gain, or for a gain where it is a loss. `apart` and `false apart`:
+the same of 100 that are put together of whole runs; `A/A`: the share of 100 of `fcfs` with itself that stopped at
+all. `censored`: the share of programs that took longer than the washout, under stock and under the preset.
+`cost`: what a switchback's programs took over what they take with the preset all the time. `10% after`: programs
+until a change of 10% is seen, by how much blocks differ (`sd`).
 """
 
 import argparse
@@ -21,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, log, sqrt
 from typing import Any
@@ -46,10 +48,9 @@ from controlplane.lab.workload.telemetry import Telemetry
 
 CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
 RULES = SwitchbackRules(slice_s=200.0, washout_s=50.0)
-_SAME_KEYS = 100
-_TOO_FEW = 3  # programs at once, from noon on
-_HEAD = ["load", "preset", "stock, s", "all", "truth", "bias", "half", "sd", "covered", "false"]
-_HEAD += ["A/A", "censored", "cost", "10% after"]
+_FREE_KEYS = 100  # of switchbacks that cost no run
+_HEAD = ["load", "preset", "stock, s", "all", "truth", "carried", "half", "sd", "covered", "false"]
+_HEAD += ["apart", "false apart", "A/A", "censored", "cost", "10% after"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ LOADS = (
     Load("short programs", 0.35, turns=3),
     Load("a mix", 0.12, workload="mix:synthetic:swe-bench*2+synthetic:bfcl-v4", scale_tokens=0.6),
 )
+_DAY = Load("a day", 0.05, turns=3)
 
 
 class Whole:
@@ -120,7 +122,7 @@ class Ran:
 
     jct_s: float
     outcomes: dict[int, Outcome]
-    changes: Sequence[float] = ()
+    changes: dict[int, float] = field(default_factory=dict)
 
 
 def asked(load: Load, slices: int, seed: int) -> Experiment:
@@ -156,7 +158,11 @@ def switched(experiment: Experiment, key: str) -> Ran:
     found = begun(replace(RULES, loss_ratio=10.0), key)
     preset = experiment.preset
     result = simulate(experiment, controller=partial(Switched, experiment=found, preset_at=lambda _: preset))
-    return Ran(result.summary.jct_mean_s or 0.0, {}, [block.completion for block in found.state.blocks])
+    return Ran(
+        result.summary.jct_mean_s or 0.0,
+        {},
+        {found.slices.block(found.slices.at(each.began_ns)): each.completion for each in found.state.blocks},
+    )
 
 
 def begun(rules: SwitchbackRules, key: str) -> Switchback:
@@ -184,55 +190,73 @@ def _censored(runs: Sequence[Ran]) -> float:
     return sum(each.censored for each in outcomes) / sum(each.programs for each in outcomes)
 
 
-def _same(stock: Ran, slices: int, key: str) -> list[float]:
-    """A switchback of stock with itself: that run again, by other names of its slices."""
-    drawn, every, outcomes = Slices(RULES, key), RULES.stock_every, stock.outcomes
-    blocks = [range(first, first + every) for first in range(0, slices - every + 1, every)]
-    found = []
-    for block in blocks:
-        if all(each in outcomes for each in block):
-            (one,) = (outcomes[each] for each in block if drawn.is_stock(each))
-            others = [outcomes[each] for each in block if not drawn.is_stock(each)]
-            found.append(compare(one, others, began_ns=0))
-    return [each.completion for each in found if each is not None]
+def apart(stock: Ran, preset: Ran, slices: int, key: str) -> dict[int, float]:
+    """A switchback whose slices know nothing of each other: put together of whole runs."""
+    drawn, every = Slices(RULES, key), RULES.stock_every
+    found = {}
+    for block in range(slices // every):
+        numbers = range(block * every, (block + 1) * every)
+        if not all(each in stock.outcomes and each in preset.outcomes for each in numbers):
+            continue
+        (one,) = (stock.outcomes[each] for each in numbers if drawn.is_stock(each))
+        others = [preset.outcomes[each] for each in numbers if not drawn.is_stock(each)]
+        if (compared := compare(one, others, began_ns=0)) is not None:
+            found[block] = compared.completion
+    return found
 
 
 def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str], None]) -> dict[str, Any]:
     """One row."""
-    stocks, presets, runs, costs, true_logs = list[Ran](), list[Ran](), list[Ran](), list[float](), list[float]()
+    stocks, presets, runs, true_logs = list[Ran](), list[Ran](), list[Ran](), list[float]()
+    carried, costs, same, drawn = list[float](), list[float](), list[list[float]](), list[list[float]]()
     for seed in range(1, seeds + 1):
         experiment = asked(load, slices, seed)
-        stocks.append(whole(experiment, PRESETS[STOCK]))
-        presets.append(whole(experiment, experiment.preset))
-        true_logs += per_slice(stocks[-1], presets[-1], slices)
-        for key in range(keys):
-            runs.append(switched(experiment, f"{load.name} {seed} {key}"))
-            costs.append(runs[-1].jct_s / presets[-1].jct_s - 1)
+        stock, preset = whole(experiment, PRESETS[STOCK]), whole(experiment, experiment.preset)
+        stocks.append(stock)
+        presets.append(preset)
+        true_logs += per_slice(stock, preset, slices)
+        for key in (f"{load.name} {seed} {key}" for key in range(keys)):
+            run, beside = switched(experiment, key), apart(stock, preset, slices, key)
+            carried += [run.changes[each] - beside[each] for each in run.changes.keys() & beside.keys()]
+            costs.append(run.jct_s / preset.jct_s - 1)
+            runs.append(run)
+        for key in map(str, range(_FREE_KEYS)):
+            same.append([*apart(stock, stock, slices, key).values()])
+            drawn.append([*apart(stock, preset, slices, key).values()])
         told(f"{load.name}, seed {seed}")
-    true, changes = statistics.fmean(true_logs), [run.changes for run in runs]
-    every = [[confidence_interval(run[: end + 1], ALPHA) for end in range(len(run))] for run in changes]
-    last = [each[-1] for each in every]
-    same = [_same(run, slices, f"{key}") for run in stocks for key in range(_SAME_KEYS)]
+    true, changes = statistics.fmean(true_logs), [[*run.changes.values()] for run in runs]
+    sd = statistics.fmean(map(statistics.stdev, changes))
     return {
         "load": load.name,
         "preset": load.preset,
         "stock_jct_s": statistics.fmean(run.jct_s for run in stocks),
         "jct_ratio": sum(run.jct_s for run in presets) / sum(run.jct_s for run in stocks) - 1,
         "truth": exp(true) - 1,
-        "bias": statistics.fmean(each.mean for each in last) - true,
-        "bias_error": statistics.stdev(each.mean for each in last) / sqrt(len(last)),
-        "half": statistics.fmean((each.high - each.low) / 2 for each in last),
-        "sd": (sd := statistics.fmean(map(statistics.stdev, changes))),
-        "covered": sum(all(one.low <= true <= one.high for one in each) for each in every),
+        "carried": (statistics.fmean(carried), 2 * statistics.stdev(carried) / sqrt(len(carried))),
+        "half": statistics.fmean(_half(run) for run in changes),
+        "sd": sd,
+        "covered": sum(_covers(run, true) for run in changes),
         "false": sum(_false_stop(run, true) for run in changes),
         "runs": len(runs),
+        "apart_covered_ratio": statistics.fmean(_covers(run, true) for run in drawn),
+        "apart_false_ratio": statistics.fmean(_false_stop(run, true) for run in drawn),
         "same_stopped_ratio": statistics.fmean(bool(_stops(run)) for run in same),
         "censored_ratio": (_censored(stocks), _censored(presets)),
         "cost_ratio": statistics.fmean(costs),
-        "seen_h": blocks_until(sd, 0.1) * RULES.stock_every * RULES.slice_s / 3600,
+        "seen_programs": round(blocks_until(sd, 0.1) * RULES.stock_every * RULES.slice_s * load.rate),
         "changes": changes,
-        "slices": true_logs,
     }
+
+
+def _covers(run: Sequence[float], true: float) -> bool:
+    """Whether each interval on the way holds it."""
+    intervals = (confidence_interval(run[: end + 1], ALPHA) for end in range(len(run)))
+    return all(each.low <= true <= each.high for each in intervals)
+
+
+def _half(run: Sequence[float]) -> float:
+    found = confidence_interval(run, ALPHA)
+    return (found.high - found.low) / 2
 
 
 def _stops(run: Sequence[float]) -> str:
@@ -258,12 +282,12 @@ def power(sd: float) -> list[str]:
     return [f"{sd:g}", *(str(blocks_until(sd, change)) for change in CHANGES)]
 
 
-def day(load: Load, told: Callable[[str], None]) -> dict[str, Any]:
+def day(told: Callable[[str], None]) -> dict[str, Any]:
     """A day in which the preset gets worse at noon: its window is too small from then on for what comes."""
     rules, noon_s, seed = SwitchbackRules(slice_s=600.0, washout_s=150.0), 43_200.0, 1
-    experiment = asked(load, round(2 * noon_s / RULES.slice_s), seed)
+    experiment = asked(_DAY, round(2 * noon_s / RULES.slice_s), seed)
     morning = experiment.preset
-    worse = replace(morning, admission=Fixed(window=_TOO_FEW))
+    worse = replace(morning, admission=Fixed(window=1))
     found = begun(rules, "day")
     result = simulate(
         experiment,
@@ -302,12 +326,12 @@ def day(load: Load, told: Callable[[str], None]) -> dict[str, Any]:
 def cells(row: dict[str, Any]) -> Iterator[str]:
     yield from (row["load"], row["preset"], f"{row['stock_jct_s']:.0f}")
     yield from (f"{row[name]:+.1%}" for name in ("jct_ratio", "truth"))
-    yield f"{row['bias']:+.3f} ± {2 * row['bias_error']:.3f}"
+    yield "{:+.2f} ± {:.2f}".format(*row["carried"])
     yield from (f"{row['half']:.2f}", f"{row['sd']:.2f}")
     yield from (f"{row[name]}/{row['runs']}" for name in ("covered", "false"))
-    yield f"{row['same_stopped_ratio']:.1%}"
+    yield from (f"{row[name]:.1%}" for name in ("apart_covered_ratio", "apart_false_ratio", "same_stopped_ratio"))
     yield ", ".join(f"{each:.0%}" for each in row["censored_ratio"])
-    yield from (f"{row['cost_ratio']:+.0%}", f"{row['seen_h']:.0f}")
+    yield from (f"{row['cost_ratio']:+.0%}", f"{row['seen_programs']:,}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -330,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(table(["sd", *(f"{change:.0%}" for change in CHANGES)], map(power, SPREADS))))
         return
     if options.day:
-        print(json.dumps(day(LOADS[0], told), indent=1))
+        print(json.dumps(day(told), indent=1))
         return
     found = []
     for load in LOADS:
