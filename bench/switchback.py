@@ -28,7 +28,7 @@ from functools import partial
 from math import exp, log, sqrt
 from typing import Any
 
-from controlplane.core.experiment import Switchback, SwitchbackRules, confidence_interval, judge
+from controlplane.core.experiment import Block, Interval, Switchback, SwitchbackRules, confidence_interval, judge
 from controlplane.core.experiment.confidence import Moments
 from controlplane.core.experiment.outcomes import Outcome, Outcomes
 from controlplane.core.experiment.slices import Slices
@@ -122,7 +122,7 @@ class Ran:
 
     jct_s: float
     outcomes: dict[int, Outcome]
-    changes: dict[int, float] = field(default_factory=dict)
+    changes: dict[int, Block] = field(default_factory=dict)
 
 
 def asked(load: Load, slices: int, seed: int) -> Experiment:
@@ -161,7 +161,7 @@ def switched(experiment: Experiment, key: str) -> Ran:
     return Ran(
         result.summary.jct_mean_s or 0.0,
         {},
-        {found.slices.block(found.slices.at(each.began_ns)): each.completion for each in found.state.blocks},
+        {found.slices.block(found.slices.at(each.began_ns)): each for each in found.state.blocks},
     )
 
 
@@ -190,7 +190,7 @@ def _censored(runs: Sequence[Ran]) -> float:
     return sum(each.censored for each in outcomes) / sum(each.programs for each in outcomes)
 
 
-def apart(stock: Ran, preset: Ran, slices: int, key: str) -> dict[int, float]:
+def apart(stock: Ran, preset: Ran, slices: int, key: str) -> dict[int, Block]:
     """A switchback whose slices know nothing of each other: put together of whole runs."""
     drawn, every = Slices(RULES, key), RULES.stock_every
     found = {}
@@ -201,14 +201,14 @@ def apart(stock: Ran, preset: Ran, slices: int, key: str) -> dict[int, float]:
         (one,) = (stock.outcomes[each] for each in numbers if drawn.is_stock(each))
         others = [preset.outcomes[each] for each in numbers if not drawn.is_stock(each)]
         if (compared := compare(one, others, began_ns=0)) is not None:
-            found[block] = compared.completion
+            found[block] = compared
     return found
 
 
 def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str], None]) -> dict[str, Any]:
     """One row."""
     stocks, presets, runs, true_logs = list[Ran](), list[Ran](), list[Ran](), list[float]()
-    carried, costs, same, drawn = list[float](), list[float](), list[list[float]](), list[list[float]]()
+    carried, costs, same, drawn = list[float](), list[float](), list[list[Block]](), list[list[Block]]()
     for seed in range(1, seeds + 1):
         experiment = asked(load, slices, seed)
         stock, preset = whole(experiment, PRESETS[STOCK]), whole(experiment, experiment.preset)
@@ -217,7 +217,10 @@ def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str]
         true_logs += per_slice(stock, preset, slices)
         for key in (f"{load.name} {seed} {key}" for key in range(keys)):
             run, beside = switched(experiment, key), apart(stock, preset, slices, key)
-            carried += [run.changes[each] - beside[each] for each in run.changes.keys() & beside.keys()]
+            carried += [
+                run.changes[each].completion - beside[each].completion
+                for each in run.changes.keys() & beside.keys()
+            ]
             costs.append(run.jct_s / preset.jct_s - 1)
             runs.append(run)
         for key in map(str, range(_FREE_KEYS)):
@@ -225,7 +228,7 @@ def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str]
             drawn.append([*apart(stock, preset, slices, key).values()])
         told(f"{load.name}, seed {seed}")
     true, changes = statistics.fmean(true_logs), [[*run.changes.values()] for run in runs]
-    sd = statistics.fmean(map(statistics.stdev, changes))
+    sd = statistics.fmean(statistics.stdev(each.completion for each in run) for run in changes)
     return {
         "load": load.name,
         "preset": load.preset,
@@ -244,28 +247,32 @@ def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str]
         "censored_ratio": (_censored(stocks), _censored(presets)),
         "cost_ratio": statistics.fmean(costs),
         "seen_programs": round(blocks_until(sd, 0.1) * RULES.stock_every * RULES.slice_s * load.rate),
-        "changes": changes,
+        "changes": [[each.completion for each in run] for run in changes],
     }
 
 
-def _covers(run: Sequence[float], true: float) -> bool:
+def _covers(run: Sequence[Block], true: float) -> bool:
     """Whether each interval on the way holds it."""
-    intervals = (confidence_interval(run[: end + 1], ALPHA) for end in range(len(run)))
+    intervals = (_interval(run[: end + 1]) for end in range(len(run)))
     return all(each.low <= true <= each.high for each in intervals)
 
 
-def _half(run: Sequence[float]) -> float:
-    found = confidence_interval(run, ALPHA)
+def _interval(run: Sequence[Block]) -> Interval:
+    return confidence_interval([each.completion for each in run], ALPHA)
+
+
+def _half(run: Sequence[Block]) -> float:
+    found = _interval(run)
     return (found.high - found.low) / 2
 
 
-def _stops(run: Sequence[float]) -> str:
+def _stops(run: Sequence[Block]) -> str:
     """What bounds at no change would have ended it for."""
     rules = replace(RULES, gain_ratio=0.0)
     return next((why for end in range(1, len(run) + 1) if (why := judge(run[:end], rules)[0])), "")
 
 
-def _false_stop(run: Sequence[float], true: float) -> bool:
+def _false_stop(run: Sequence[Block], true: float) -> bool:
     return (why := _stops(run)) != "" and (why == "gain") != (true < 0)
 
 

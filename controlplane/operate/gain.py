@@ -10,7 +10,7 @@ _NAMES = {
 }
 _ENDED = {
     "gain": "ended for a gain: the preset stays",
-    "loss": "ended for a loss: fcfs is in force",
+    "loss": "ended for a loss{since}: fcfs is in force",
     "length": "ended for its length: the preset stays",
 }
 
@@ -35,7 +35,7 @@ def standing_line(status: Fields) -> str:
     found = status.experiment
     if found.standing in _ENDED:
         since = f", seen from {duration(found.ended_ns - found.since_ns)} before that on" if found.since_ns else ""
-        return f"{found.preset} beside fcfs: {_ENDED[found.standing]}{since}"
+        return f"{found.preset} beside fcfs: {_ENDED[found.standing].format(since=since)}"
     now = "fcfs" if found.is_stock else found.preset
     return f"{found.preset} beside fcfs: {now} for {duration(found.slice_ends_ns - status.now_ns) or '0s'}"
 
@@ -69,4 +69,4 @@ def show_gain(status: Fields, *, json: bool) -> None:
     echo(f"{found.programs:,} programs in {found.blocks} blocks, in {took}; {found.left_out} blocks left out.")
     if found.censored:
         share = f"{100 * found.censored / found.programs:.0f}%"
-        echo(f"{share} of them took longer than washout_s or failed, and count as that long: a change looks small.")
+        echo(f"{share} of them took longer than washout_s or failed, and count as that long.")

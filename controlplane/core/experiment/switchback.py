@@ -20,6 +20,7 @@ from controlplane.core.model.types import FEWEST_TO_JUDGE, seconds
 ALPHA = 0.05
 GAIN, LOSS, LENGTH = "gain", "loss", "length"
 MOST_BLOCKS = 1000
+MOST_CENSORED = 0.1  # of programs: with more of them slices tell too much of each other's queues
 _LEAST_AGAIN = 0.001  # of the prompts' tokens: between less and none there is no ratio
 _MOST = 50.0  # of a logarithm that is told: a wide end is no error
 _AWAY = 0.25  # of the washout: who was not there for so long did not keep to the slice's policies
@@ -143,7 +144,7 @@ class Switchback:
             state.left_out += 1
             return
         state.blocks.append(compared)
-        state.ended, since = judge([each.completion for each in state.blocks], self.rules)
+        state.ended, since = judge(state.blocks, self.rules)
         if state.ended:
             state.ended_ns = now_ns
             state.since_ns = state.blocks[since].began_ns
@@ -178,26 +179,28 @@ def _again(of: Outcome) -> float:
     return of.again_tokens / of.prompt_tokens + _LEAST_AGAIN if of.prompt_tokens else 0.0
 
 
-def judge(completions: Sequence[float], rules: SwitchbackRules) -> tuple[str, int]:
+def judge(blocks: Sequence[Block], rules: SwitchbackRules) -> tuple[str, int]:
     """Why the experiment ends, empty: it goes on; and the block from which on there is a loss.
 
     A loss is looked for from every block on, so that what was good for long hides nothing that is bad since noon.
     Of all of these none errs with more than ``ALPHA``: each has its part of it.
+    A gain is not believed while more than ``MOST_CENSORED`` of programs took longer than the washout.
     """
     before = [Moments()]
-    for each in completions[:-1]:
+    for each in blocks[:-1]:
         before.append(replace(before[-1]))
-        before[-1].add(each)
+        before[-1].add(each.completion)
     moments = Moments()
-    for at in range(len(completions) - 1, -1, -1):
-        moments.add(completions[at])
+    for at in range(len(blocks) - 1, -1, -1):
+        moments.add(blocks[at].completion)
         found = moments.interval(_alpha_from(at), before[at])
         if found.low > log(1 + rules.loss_ratio):
             return LOSS, at
-    least = log(1 - rules.gain_ratio) if rules.gain_ratio < 1 else -inf
+    censored, programs = (sum(getattr(each, name) for each in blocks) for name in ("censored", "programs"))
+    least = log(1 - rules.gain_ratio) if rules.gain_ratio < 1 and censored <= MOST_CENSORED * programs else -inf
     if moments.interval(ALPHA).high < least:
         return GAIN, 0
-    return (LENGTH if len(completions) >= MOST_BLOCKS else ""), 0
+    return (LENGTH if len(blocks) >= MOST_BLOCKS else ""), 0
 
 
 def _alpha_from(at: int) -> float:

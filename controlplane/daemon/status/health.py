@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from controlplane.core.experiment import LOSS
+from controlplane.core.experiment import LOSS, MOST_CENSORED
 from controlplane.core.model.text import printable
 from controlplane.core.model.types import FEWEST_TO_JUDGE
 from controlplane.core.policies.presets import STOCK
@@ -23,7 +23,7 @@ _MOST_FILES = 0.8  # of those that the process may have open
 _WAITS_S = 60.0  # with no program active
 _FEWEST_TURNS, _LEAST_UNNAMED = 20, 0.01  # of which it is told that clients name no program
 _LOOK_AT = 10.0  # seconds: a disk that takes longer hangs
-_FEW_BLOCKS, _MOST_CENSORED = 2, 0.1  # of an experiment
+_FEW_BLOCKS = 2  # of an experiment
 _DECIDING = ("decisions", "ticks")  # of what may fail
 _OVERLOAD = {
     "queue_full": 429,
@@ -234,9 +234,9 @@ def _gain_unclear(s: "Status") -> str:
     if e.left_out > max(_FEW_BLOCKS, e.blocks):
         few = f"fewer than {FEWEST_TO_JUDGE} programs in a slice, or no daemon that decides"
         return f"{e.left_out} of {e.left_out + e.blocks} blocks of slices do not count: {few}"
-    if e.censored > _MOST_CENSORED * e.programs:
+    if e.censored > MOST_CENSORED * e.programs:
         share = f"{e.censored / e.programs:.0%} of programs took longer than washout_s or failed"
-        return f"{share}, and count as that long: what the preset changes looks smaller than it is"
+        return f"{share}, and count as that long: slices carry queues over to each other"
     return ""
 
 

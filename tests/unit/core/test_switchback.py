@@ -15,6 +15,7 @@ from controlplane.core.experiment import (
     GAIN,
     LENGTH,
     LOSS,
+    Block,
     Slices,
     Switchback,
     SwitchbackRules,
@@ -110,9 +111,11 @@ def test_tokens_that_were_there_before_are_computed_again() -> None:
     assert outcome.asked_s == pytest.approx(10 + 0.02 * 50)
 
 
-def noise(mean: float, count: int, seed: int = 1) -> list[float]:
-    rng = random.Random(seed)
-    return [rng.gauss(mean, 0.1) for _ in range(count)]
+def noise(mean: float, count: int, censored: int = 0) -> list[Block]:
+    rng = random.Random(1)
+    return [
+        Block(began_ns=0, programs=100, censored=censored, completion=rng.gauss(mean, 0.1)) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,18 +125,22 @@ def noise(mean: float, count: int, seed: int = 1) -> list[float]:
         (noise(-0.3, 12), {"gain_ratio": 0.0}, GAIN),
         (noise(-0.3, 12), {"gain_ratio": 0.3}, ""),
         (noise(-0.3, 12), {}, ""),  # measured on
+        (noise(-0.3, 12, censored=20), {"gain_ratio": 0.0}, ""),
+        (noise(0.3, 12, censored=20), {}, LOSS),
+        (noise(-0.3, 12, censored=20), {"gain_ratio": 0.0}, ""),
+        (noise(0.3, 12, censored=20), {}, LOSS),
         (noise(0.3, 12), {}, LOSS),
         (noise(0.3, 12), {"loss_ratio": 0.5}, ""),
         ([*noise(-0.3, 40), *noise(0.5, 12)], {}, LOSS),  # the mean of all is a gain still
         (noise(0.0, 1000), {}, LENGTH),
     ],
 )
-def test_it_ends_by_the_operators_bounds(changes: list[float], rules: dict[str, Any], ended: str) -> None:
+def test_it_ends_by_the_operators_bounds(changes: list[Block], rules: dict[str, Any], ended: str) -> None:
     why, since = judge(changes, replace(RULES, **rules))
     assert why == ended
     if len(changes) == 52:
         assert 38 <= since <= 44
-        assert sum(changes) < 0
+        assert sum(each.completion for each in changes) < 0
 
 
 def blocks_until(found: Switchback, end_s: float, *, begin_s: float = 1.0, every_s: float = 5.0) -> None:

@@ -34,8 +34,9 @@
   // What the preset in force gains over the stock policies, as slices of time under each have it.
   function gain({ experiment: found, now_ns }) {
     if (!found) return "";
-    const said = found.changes.map((each) => `${GAINS[each.name]} ${signed(each.value)}%${each.is_bounded ? ` [${signed(each.low)}, ${signed(each.high)}]` : ""}`);
-    const now = ENDED[found.standing] ?? `${found.is_stock ? "fcfs" : found.preset} is in force for ${duration(found.slice_ends_ns - now_ns) || "0s"} more`;
+    const said = found.changes.map((each) => `${GAINS[each.name]} ${signed(each.value)}%${each.is_bounded ? `\u00a0[${signed(each.low)},\u00a0${signed(each.high)}]` : ""}`);
+    const since = found.since_ns ? `, seen from ${duration(found.ended_ns - found.since_ns)} before that on` : "";
+    const now = found.standing in ENDED ? ENDED[found.standing].replace(":", `${since}:`) : `${found.is_stock ? "fcfs" : found.preset} is in force for ${duration(found.slice_ends_ns - now_ns) || "0s"} more`;
     const short = found.censored ? `, ${percent(found.censored / found.programs)} of them cut at washout_s` : "";
     return `${found.preset} beside fcfs: ${said.join(", ") || "nothing to compare yet"} (${found.blocks} blocks, ${found.programs.toLocaleString()} programs${short}); ${now}`;
   }
