@@ -62,7 +62,7 @@ class Experiment:
             )
 
     def decide(self, now_ns: int) -> None:
-        """Have what this slice asks for be in force before anything is decided in it; after an error, the preset."""
+        """Have what this slice asks for in force before anything is decided in it; after an error, the preset."""
         is_stock = False
         try:
             self.follow(now_ns)
