@@ -45,6 +45,7 @@ def exposed_example() -> bytes:
         blocks=1,
         left_out=0,
         programs=1,
+        censored=0,
         changes=(Estimate(name="completion", value=0.0, low=0.0, high=0.0, is_bounded=True, blocks=1),),
     )
 
