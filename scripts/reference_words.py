@@ -13,6 +13,7 @@ PUBLISHERS = {
     "TurnEnded": "engine; the daemon itself, of the two above",
     "ReplyRead": "gate",
     "EnvironmentWanted": "tool runtime",
+    "SandboxSampled": "tool runtime",
     "ToolEnqueued": "tool runtime",
     "ToolStarted": "tool runtime",
     "ToolEnded": "tool runtime",
@@ -44,6 +45,8 @@ OBEYED_BY = {
     "StartTool": "the agent that asked",
     "PrepareEnvironment": "the agent that asked",
     "CancelEnvironment": "the agent that asked",
+    "Freeze": "the agent that registered it",
+    "Thaw": "the agent that registered it",
 }
 
 HINTS_PAGE = (

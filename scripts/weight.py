@@ -57,7 +57,7 @@ SGLang: sglang
 vLLM: vllm
 both plugins: engine_hooks/engine guard. unit/engine_hooks tests/engine engine-hooks adr/0012 smallest_engine
 MCP proxies: mcp
-resources, environments: resource preparation environments. hygiene adr/0024
+resources, environments: resource preparation environments. hygiene adr/0024 freez sandbox cgroups
 tool slots: tool_slots slot_wait
 adapters: engine_hooks/tools unit/tools tests/agents examples/agents attach-an-agent reporter agent_env
 Kubernetes: kube in_cluster helm

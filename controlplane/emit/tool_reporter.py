@@ -13,10 +13,17 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from controlplane import clocks
-from controlplane.core.model.commands import CancelEnvironment, Command, PrepareEnvironment, StartTool
+from controlplane.core.model.commands import (
+    CancelEnvironment,
+    Command,
+    Freeze,
+    PrepareEnvironment,
+    StartTool,
+    Thaw,
+)
 from controlplane.core.model.events import (
     EnvironmentWanted,
     Event,
@@ -24,6 +31,7 @@ from controlplane.core.model.events import (
     ProgramArrived,
     ProgramEnded,
     PublisherState,
+    SandboxSampled,
     ToolEnded,
     ToolEnqueued,
     ToolStarted,
@@ -42,6 +50,18 @@ _CAPACITY = 8192  # events that wait while the bus is away: some thousand calls
 _PATIENCE_S = 300.0
 
 T = TypeVar("T")
+
+
+class SandboxHost(Protocol):
+    """What freezes this process's sandboxes. Names of programs are the daemon's."""
+
+    def freeze(self, program_id: str) -> None: ...
+    def thaw(self, program_id: str, *, for_tool: bool = False) -> None: ...
+    def wait(self, program_id: str) -> None:
+        """Block until it is awake, for a while at most."""
+
+    def restate(self) -> None:
+        """Report each of them."""
 
 
 @dataclass(slots=True)
@@ -78,6 +98,7 @@ class ToolReporter:
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self.on_ended: list[Callable[[str, str], object]] = []  # called with each run that ends, and why
+        self.sandboxes: SandboxHost | None = None
         self.unanswered = 0  # calls that waited for a slot, and started without
         self._enabled = enabled
         self._slots = slots and enabled
@@ -128,21 +149,30 @@ class ToolReporter:
         if program_id and call_id and tool and (program_id, call_id) not in self._calls:
             self._calls[program_id, call_id] = _Call(program_id, tool)
             self._emit(ToolEnqueued(program_id=program_id, call_id=call_id, tool=tool))
+            self._wake(program_id)
 
     def wait_for_slot(self, program_id: str, call_id: str, tool: str) -> None:
-        """Block this thread until the host has room for the tool, or no daemon says so; at once unless ``slots``.
+        """Block this thread until the tool may start: its sandbox is awake and, with ``slots``, the host has room.
 
         In a thread with a running event loop it does not wait: use ``until_slot`` there.
         """
-        if self._slots and not _has_loop() and (wait := self._ask(program_id, call_id, tool)) is not None:
+        self._wake(program_id)
+        if _has_loop():
+            return
+        if self._slots and (wait := self._ask(program_id, call_id, tool)) is not None:
             wait.block()
             self._waited(wait)
+        if self.sandboxes is not None:
+            self.sandboxes.wait(sanitize(program_id))
 
     async def until_slot(self, program_id: str, call_id: str, tool: str) -> None:
         """Wait as ``wait_for_slot`` does, but in a task."""
+        self._wake(program_id)
         if self._slots and (wait := self._ask(program_id, call_id, tool)) is not None:
             await wait.until_answered()
             self._waited(wait)
+        if self.sandboxes is not None:
+            await asyncio.to_thread(self.sandboxes.wait, sanitize(program_id))
 
     def tool_started(self, program_id: str, call_id: str, tool: str) -> None:
         """Report that the tool runs. It need not have been enqueued."""
@@ -153,6 +183,7 @@ class ToolReporter:
         if not call.started_ns:
             call.started_ns, call.slot = time.monotonic_ns(), None
             self._emit(ToolStarted(program_id=program_id, call_id=call_id, tool=call.tool))
+            self._wake(program_id)
 
     def tool_ended(self, program_id: str, call_id: str, *, ok: bool = True) -> None:
         """Report that the tool returned (``ok``), raised or timed out. An unknown call is ignored."""
@@ -162,6 +193,20 @@ class ToolReporter:
             return
         took_ns = time.monotonic_ns() - call.started_ns if call.started_ns else 0
         self._emit(ToolEnded(program_id=program_id, call_id=call_id, tool=call.tool, duration_ns=took_ns, ok=ok))
+
+    def sandbox(self, program_id: str, **fields: Any) -> None:
+        """Report what became of a program's sandbox: the fields of a ``SandboxSampled``."""
+        self._emit(SandboxSampled(program_id=sanitize(program_id), **fields), urgent=True)
+
+    @property
+    def daemon_silent_s(self) -> float:
+        """For how long no sign of life came from the daemon."""
+        return clocks.awake_s() - self._daemon_seen_s()
+
+    def _wake(self, program_id: str) -> None:
+        """A tool comes: whatever the daemon knows of it, its sandbox is to be awake."""
+        if self.sandboxes is not None:
+            self.sandboxes.thaw(sanitize(program_id), for_tool=True)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Send what waits, as ``Emitter.close`` does. Later reports are dropped."""
@@ -215,6 +260,9 @@ class ToolReporter:
             call = self._calls.get((command.program_id, command.call_id))
             if call is not None and (wait := call.slot) is not None:
                 wait.answer()
+        elif isinstance(command, Freeze | Thaw) and self.sandboxes is not None:
+            act = self.sandboxes.freeze if isinstance(command, Freeze) else self.sandboxes.thaw
+            act(command.program_id)
         elif isinstance(command, PrepareEnvironment | CancelEnvironment):
             preparation = self._preparations.get(command.program_id)
             if preparation is not None and isinstance(command, PrepareEnvironment):
@@ -223,7 +271,7 @@ class ToolReporter:
                 preparation.cancel()
 
     def _on_heartbeat(self, heartbeat: object) -> None:
-        if self._slots or self._preparations:  # who waits for nothing needs no clock
+        if self._slots or self._preparations or self.sandboxes is not None:  # who waits for nothing needs no clock
             self._last_seen_s = clocks.awake_s()
 
     def _daemon_seen_s(self) -> float:
@@ -246,6 +294,8 @@ class ToolReporter:
 
     def _state(self) -> PublisherState:
         """The state: the calls that have not ended. Called in the emitter's thread."""
+        if self.sandboxes is not None:
+            self.sandboxes.restate()
         open_tools = tuple(
             OpenTool(
                 program_id=call.program_id,

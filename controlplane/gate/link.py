@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 from controlplane.core.model.commands import (
     CancelEnvironment,
     Command,
+    Freeze,
     Place,
     PrepareEnvironment,
     StartTool,
     StateRequest,
+    Thaw,
     answer,
 )
 from controlplane.core.model.events import PublisherState
@@ -60,7 +62,7 @@ class GateLink:
                 self._send(self._state(), True)
         elif not self._sequencer.is_next(item.command_id):
             return  # of a daemon that was replaced, or overtaken by a later word
-        elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment):
+        elif isinstance(item, StartTool | PrepareEnvironment | CancelEnvironment | Freeze | Thaw):
             return  # a tool runtime's
         elif isinstance(item, Place):
             if self._gate.places.assign(item.program_id, item.replica):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what the command line needs not load to show its help
     from controlplane.core.model.events import HostSampled
     from controlplane.core.policies.presets import Preset
     from controlplane.core.scheduling.rules_and_state import ControlRules
+    from controlplane.lab.sim.sandboxes import SandboxModel
     from controlplane.lab.workload.arrivals import Arrival, Recorded
     from controlplane.lab.workload.tenants import Owners
     from controlplane.lab.workload.tool_fits import ToolFits
@@ -151,4 +152,5 @@ class Experiment:
     profile: Profile | None = None
     tools: "ToolFits | None" = None
     control_delay_ns: int = CONTROL_DELAY_NS
+    sandboxes: "SandboxModel | None" = None  # that programs have on the tool host
     host_samples: "tuple[tuple[int, HostSampled], ...]" = ()  # the host as it was, in place of a modelled one

@@ -4,6 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from controlplane.lab.sim.ideal_time import IdealTimes
 from controlplane.lab.sim.kernel import Kernel
 from controlplane.lab.sim.lower_tiers import parse_tier
 from controlplane.lab.sim.profile import load_profile
+from controlplane.lab.sim.sandboxes import SandboxWorld
 from controlplane.lab.sim.session import Session
 from controlplane.lab.sim.turn_events import Publisher
 from controlplane.lab.sim.world import Recorder, World
@@ -181,7 +183,8 @@ def simulate(
     router = Router(placement_of(run, preset)) if run.engine.replicas > 1 else None
     control = controller(preset if router is None else replace(preset, placement=router), rules_of(run))
     fleet = _fleet(run, preset, router)
-    world = World(
+    make = World if asked.sandboxes is None else partial(SandboxWorld, model=asked.sandboxes)
+    world = make(
         Kernel(),
         fleet,
         control,

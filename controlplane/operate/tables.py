@@ -35,6 +35,8 @@ def show_status(status: Fields, *, json: bool) -> None:
         ("tools", ", ".join(tools_parts(pressure))),
         ("events", f"{status.counts.applied} applied, {status.rejected} rejected, {status.counts.gaps} gaps"),
     ]
+    if line := sandboxes_line(status.sandboxes):
+        rows.insert(-1, ("sandboxes", line))
     if status.refusals:
         rows.append(("unserved", ", ".join(f"{each.turns:,} {each.code}" for each in status.refusals)))
     rows += gain_rows(status)
@@ -119,6 +121,19 @@ def tools_parts(pressure: Fields) -> list[str]:
         f"{pressure.tools_waiting} waiting",
         f"{pressure.tool_slowdown_ratio:.2f} times their usual time",
     ]
+
+
+def sandboxes_line(sandboxes: Fields) -> str:
+    """What of programs is frozen on the tool host, and whether it was woken in time, in one line; else empty."""
+    known = sandboxes.awake + sandboxes.frozen
+    if not (known or sandboxes.woken):
+        return ""
+    since = f", for {duration(sandboxes.frozen_for_ns)} at most" if sandboxes.frozen else ""
+    late = f", the last by {sandboxes.latest_late_ns / 1e9:.2f}s" if sandboxes.late else ""
+    return (
+        f"{sandboxes.frozen} of {known} frozen{since}; {sandboxes.held_bytes / (1 << 30):.1f} GiB held;"
+        f" {sandboxes.woken} woken, {sandboxes.late} late{late}"
+    )
 
 
 def orders_line(orders: Fields) -> str:

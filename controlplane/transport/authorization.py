@@ -13,7 +13,14 @@ from controlplane.core.model.places import SERVING_ROLES, kind_of, place_of
 from controlplane.transport.subjects import CONTROL_ROLE, PREFIX, TOOL_ROLE, role_of_subject
 from controlplane.wire.event_codec import DecodedBatch
 
-FOR_TOOLS = (cmd.StateRequest, cmd.StartTool, cmd.PrepareEnvironment, cmd.CancelEnvironment)
+FOR_TOOLS = (
+    cmd.StateRequest,
+    cmd.StartTool,
+    cmd.PrepareEnvironment,
+    cmd.CancelEnvironment,
+    cmd.Freeze,
+    cmd.Thaw,
+)
 """What agents' hooks obey, or answer."""
 
 _SOURCES = {

@@ -48,6 +48,12 @@ CAUSES = {
     Reason.RESERVED: Cause(ROOM.format(2), LARGER, "room is reserved for larger-0", *LEFT, overdue_s=0),
     Reason.TENANT_TURN: Cause(ROOM.format(2) + SHARES, LARGER, "it is another tenant's turn for larger-0", *LEFT),
     Reason.SCAN_LIMIT: Cause(ROOM.format(2), "ask larger 99 64, ask held 10", "many before it do not fit", *LEFT),
+    Reason.HOST_MEMORY: Cause(
+        MANY + "[control.sandboxes]\nmemory_gb = 0.5\n",
+        "sandbox runs, ask held 10",
+        "no host memory for its sandbox",
+        "sandbox runs gone, end runs",
+    ),
     Reason.OPERATOR: Cause(
         ONE, "ask held 10, hold held", "an operator holds it", "end runs, release held", ORDERED
     ),
@@ -107,6 +113,10 @@ class Scene:
                     await self.ask(tenant, *map(int, sizes))
                 case "end":
                     await self.publish("tool", ev.ProgramEnded(program_id=rest[0]))
+                case "sandbox":
+                    sizes: dict[str, Any] = {"awake_bytes": 1 << 30, "held_bytes": 1 << 30}
+                    gone = "gone" in rest
+                    await self.publish("tool", ev.SandboxSampled(program_id=rest[0], gone=gone, **sizes))
                 case "leave":
                     await self.publish("gate", ev.TurnAbandoned(program_id=rest[0], turn_id=f"{rest[0]}.1"))
                 case "configure":

@@ -22,6 +22,7 @@ from controlplane.core.policies.presets import PRESETS, Preset
 from controlplane.core.scheduling.controller import Controller
 from controlplane.core.scheduling.demand import engine_demand, replicas
 from controlplane.core.scheduling.demand import engines as engines_of
+from controlplane.core.scheduling.freezing import FreezeRules
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
 from controlplane.core.scheduling.tool_slots import ToolSlots
 from controlplane.daemon.bus import snapshot
@@ -56,7 +57,8 @@ class ControllerMachine(RuleBasedStateMachine):
     @initialize(preset=st.sampled_from(sorted(PRESET_CHOICES)), slots_per_cpu=st.sampled_from([0.0, 0.5, 1.0]))
     def start(self, preset: str, slots_per_cpu: float) -> None:
         self.preset = PRESET_CHOICES[preset]
-        self.rules = ControlRules(tool_slots=ToolSlots(per_cpu=slots_per_cpu))
+        sandboxes = FreezeRules(freeze=True, after_s=0.5)
+        self.rules = ControlRules(tool_slots=ToolSlots(per_cpu=slots_per_cpu), sandboxes=sandboxes)
         self.controller = Controller(self.preset, self.rules)
         self.now_ns = seconds(100)
         self.wires = {role: Wire(role) for role in ("gate", "engine", "engine-2", "tool", "host", "control")}
@@ -144,6 +146,10 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(program=programs)
     def want_environment(self, program: str) -> None:
         self.publish("tool", ev.EnvironmentWanted(program_id=program))
+
+    @rule(program=programs, frozen=st.booleans(), gone=st.booleans(), held=figures)
+    def sample_sandbox(self, program: str, frozen: bool, gone: bool, held: int) -> None:
+        self.publish("tool", ev.SandboxSampled(program_id=program, frozen=frozen, gone=gone, held_bytes=held))
 
     @rule(program=programs)
     def end(self, program: str) -> None:
@@ -277,6 +283,17 @@ class ControllerMachine(RuleBasedStateMachine):
         self.check_who_must_go(commands)
         self.check_slots(commands)
         self.check_environments()
+        self.check_sandboxes()
+
+    def check_sandboxes(self) -> None:
+        """Nobody of whose family a turn or a tool runs was told to sleep, or was not told to wake."""
+        asleep = [name for name, each in self.ledger.sandboxes.known.items() if each.asked]
+        for name in asleep:
+            program = self.ledger.programs.by_name[name]
+            family = {name, program.root_id, *self.ledger.programs.children_of(program.root_id)}
+            assert not any(
+                each.open_turns or each.open_tools for each in map(self.ledger.programs.by_name.__getitem__, family)
+            )
 
     def check_environments(self) -> None:
         """Whoever has a slot was told to make it, and whoever waits for none was not."""

@@ -1,8 +1,8 @@
 """The ledger applies events; it holds the only mutable program state.
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
-and none behind it: publishers, accounts, programs, tools, gates, runs, handoffs, turns, engines, publisher states.
-What a snapshot holds is what they declare as ``persisted``.
+and none behind it: publishers, accounts, programs, tools, gates, sandboxes, runs, handoffs, turns, engines,
+publisher states. What a snapshot holds is what they declare as ``persisted``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +22,7 @@ from controlplane.core.ledger.programs import Programs
 from controlplane.core.ledger.publisher_states import PublisherStates
 from controlplane.core.ledger.publishers import Publishers
 from controlplane.core.ledger.runs import Runs
+from controlplane.core.ledger.sandboxes import Sandboxes
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.ledger.turns import Turns
 from controlplane.core.model import events as ev
@@ -37,6 +38,7 @@ _NOUNS: dict[str, type[Any]] = {
     "hints": Hinted,
     "tools": Tools,
     "gates": Gates,
+    "sandboxes": Sandboxes,
     "runs": Runs,
     "handoffs": Handoffs,
     "turns": Turns,
@@ -58,6 +60,7 @@ class Ledger:
     hints: Hinted = field(init=False)
     tools: Tools = field(init=False)
     gates: Gates = field(init=False)
+    sandboxes: Sandboxes = field(init=False)
     runs: Runs = field(init=False)
     handoffs: Handoffs = field(init=False)
     turns: Turns = field(init=False)
@@ -90,6 +93,7 @@ class Ledger:
             ev.ToolStarted: self.tools.started,
             ev.ToolEnded: self.tools.ended,
             ev.EnvironmentWanted: self.tools.environment_wanted,
+            ev.SandboxSampled: self.sandboxes.sampled,
             ev.HostSampled: self.tools.host_sampled,
             ev.PoolSampled: self.engines.pool_sampled,
             ev.ContextMoved: self.engines.context_moved,

@@ -39,6 +39,8 @@ def apply_command(ledger: Ledger, command: cmd.Command, now_ns: int) -> None:
         environment = ledger.tools.environments.get(command.program_id)
         if environment is not None:
             environment.asked = isinstance(command, cmd.PrepareEnvironment)
+    elif isinstance(command, cmd.Freeze | cmd.Thaw):
+        ledger.sandboxes.asked(command.program_id, isinstance(command, cmd.Freeze), now_ns)
     elif isinstance(command, cmd.StartTool):
         ledger.tools.let_start(tool_key(command.program_id, command.call_id))
     tier = cmd.MOVES.get(type(command))

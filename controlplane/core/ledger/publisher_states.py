@@ -17,6 +17,7 @@ from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs
 from controlplane.core.ledger.publishers import Publishers, SequenceTracker
 from controlplane.core.ledger.runs import Runs
+from controlplane.core.ledger.sandboxes import Sandboxes
 from controlplane.core.ledger.tools import Tools, tool_key
 from controlplane.core.ledger.turns import Turns
 from controlplane.core.model import events as ev
@@ -42,6 +43,7 @@ class PublisherStates:
     programs: Programs
     tools: Tools
     gates: Gates
+    sandboxes: Sandboxes
     runs: Runs
     turns: Turns
     engines: Engines
@@ -177,6 +179,7 @@ class PublisherStates:
     def _forget_name(self, publisher: str) -> None:
         self.programs.acquit_all_of(publisher)
         self.tools.forget(publisher)
+        self.sandboxes.forget(publisher)
         self.engines.retractions.pop(publisher, None)
         self.parts.pop(publisher, None)
         self.publishers.forget(publisher)
@@ -238,15 +241,17 @@ class PublisherStates:
     def _is_needed(self, publisher: str) -> bool:
         """Whether anything hangs on its word: its work, or an engine that is known."""
         pool = self.engines.sample_of(place_of(publisher)) if publisher in self.publishers.serving else None
-        tools = self.tools
-        tables = (self.gates.by_publisher, self.turns.by_publisher, tools.of_publisher, tools.wanted_by)
+        tools, turns = self.tools, self.turns.by_publisher
+        own = (tools.of_publisher, tools.wanted_by, self.sandboxes.of_publisher)
+        tables = (self.gates.by_publisher, turns, *own)
         return any(publisher in table for table in tables) or (pool is not None and pool.publisher == publisher)
 
     def publishers_in_use(self) -> set[str]:
-        """Publishers that a held turn, a running turn or a tool call depends on, and each engine, idle or not.
+        """Publishers that a held turn, a running turn, a tool call or a sandbox depends on, and each engine.
 
         Not those of detached calls, which live on without them.
         """
         named = {*self.gates.by_publisher, *self.turns.by_publisher, *self.tools.of_publisher}
+        named |= {*self.sandboxes.of_publisher}
         named |= {sample.publisher for sample in self.engines.samples.values()}
         return named & self.publishers.sequences.keys()

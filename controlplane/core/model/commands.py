@@ -135,6 +135,16 @@ class CancelEnvironment(ProgramCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze(ProgramCommand):
+    """The program waits: freeze its sandbox until ``Thaw``, or until the daemon is not heard any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thaw(ProgramCommand):
+    """The program's tools may be called soon: wake its sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateRequest(Command):
     """Ask a publisher (empty: every one) for its ``PublisherState``.
 
@@ -171,6 +181,8 @@ COMMAND_TYPES: tuple[type[Command], ...] = (
     StartTool,
     PrepareEnvironment,
     CancelEnvironment,
+    Freeze,
+    Thaw,
     Adopt,
     Place,
     Refuse,

@@ -272,6 +272,21 @@ class EnvironmentWanted(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSampled(ProgramEvent):
+    """The program has processes or containers that may be frozen. Sent as they are registered, frozen, and thawed.
+
+    ``took_ns``: what that took from the command on; ``late_ns``: for how long a tool waited for it.
+    """
+
+    frozen: bool = False
+    gone: bool = False  # nothing is registered any more
+    awake_bytes: int = 0  # resident before it was frozen; 0: nobody looked
+    held_bytes: int = 0  # resident now: what is frozen keeps its memory unless it is reclaimed
+    took_ns: int = 0
+    late_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnded(ProgramEvent):
     """The run is over: its slot and its KV may go once the children that still run have ended, too.
 
@@ -469,6 +484,7 @@ EVENTS: dict[type[Event], tuple[frozenset[Source], Decide]] = {
         (PublisherState, Decide.AT_ONCE),  # of what it holds itself: ``transport.authorization`` looks into it
         (ReplyRead, Decide.AT_ONCE, Source.SERVING, Source.AGENT),
         (EnvironmentWanted, Decide.AT_ONCE, Source.AGENT),
+        (SandboxSampled, Decide.NEXT_INTERVAL, Source.AGENT),
         (OperatorOrders, Decide.AT_ONCE, Source.CONTROL),
         (ContextMoved, Decide.NEXT_INTERVAL, Source.SERVING),
         (EnginesListed, Decide.AT_ONCE, Source.CONTROL),

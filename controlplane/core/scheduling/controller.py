@@ -29,6 +29,7 @@ from controlplane.core.policies.protocols import Window, Windowed
 from controlplane.core.policies.retention.hinted import as_clients_ask, fetched_as_asked
 from controlplane.core.scheduling.budgets import refusals
 from controlplane.core.scheduling.fairness import InTurn, in_turn, share_reclaims
+from controlplane.core.scheduling.freezing import fit_in_memory, freezes_due, wake_ahead
 from controlplane.core.scheduling.hold_reasons import Binding, HoldReasons, Reason
 from controlplane.core.scheduling.liveness import ask_again, check_liveness
 from controlplane.core.scheduling.placing import ended_a_turn, place
@@ -46,6 +47,7 @@ from controlplane.core.scheduling.slots import (
     takes_slot,
 )
 from controlplane.core.scheduling.subagents import adoptions, unpinned_parents, update_parent_etas
+from controlplane.core.scheduling.tool_slots import starts_due
 
 _CROWDED_STALL = 2.0  # so many times as long the engine idles before the valve opens while CPUs are overloaded
 _AT_ONCE = 256  # commands between two pauses
@@ -223,8 +225,8 @@ class Controller:
         yield from self._rescue(now_ns)
         self._note_holds(now_ns)
         yield
-        self._start_tools(now_ns)
-        yield from self._prepare(now_ns)
+        yield from self._issuing(starts_due(self.state, self.rules.tool_slots, self.pressure), now_ns)
+        yield from self._prepare(now_ns, interval_ended=interval_ended)
         if interval_ended:
             yield from self._issuing(shed(self.ledger, now_ns), now_ns)
             self._announce()
@@ -264,6 +266,7 @@ class Controller:
         self._fitting = fitting_in(
             self.considered, slots, window, ahead, overdue_ns, empty=empty, first=turns.first
         )
+        fit_in_memory(self._fitting, self.ledger, self.rules.sandboxes, empty=empty)
         if self.ledger.programs.charges.several:  # they get their engines largest first (MORI §4.3.1)
             self._fitting.chosen.sort(key=lambda each: -each.blocks)
         for number, chosen in enumerate(self._fitting.chosen):
@@ -352,26 +355,21 @@ class Controller:
             self._admit(order[0].program_id, f"the engine was idle for {stall_s:g}s", now_ns)
             turns.engine_idle_since_ns = now_ns  # one at a time: its turn is on its way
 
-    def _start_tools(self, now_ns: int) -> None:
-        """Tools that wait for a slot of the host, in the order in which they asked."""
-        slots, pressure, active = self.rules.tool_slots, self.pressure, self.pressure.tools_active
-        waiting = self.ledger.tools.queue
-        for key in list(islice(waiting, slots.free(pressure, self.state.tools_beyond))) if waiting else ():
-            call, active = self.ledger.tools.calls[key], active + 1
-            why = f"tool {active} at once, on {pressure.cpus:g} CPUs in use by {pressure.cpu_use_ratio:.0%}"
-            self._issue(cmd.StartTool(program_id=call.program_id, call_id=call.call_id, reason=why), now_ns)
-            self.state.tools_beyond += active > slots.slots(pressure.cpus)
+    def _next(self, count: int, now_ns: int) -> Steps[set[str]]:
+        """The next of the queue, as it looks now."""
+        if not count or not self.ledger.programs.queue:
+            return set()
+        return {each.program_id for each in (yield from self._in_order(count, now_ns)).order[:count]}
 
-    def _prepare(self, now_ns: int) -> Steps[None]:
-        """Environments of tools, for who is let in and for who is next, as it looks now."""
-        tools, ahead = self.ledger.tools, self.rules.prepare_ahead
-        if not tools.environments:
-            return
-        near = set[str]()
-        if self.ledger.programs.queue:
-            turns = yield from self._in_order(ahead, now_ns)
-            near = {each.program_id for each in turns.order[:ahead]}
-        yield from self._issuing(tools.environments_due(near), now_ns)
+    def _prepare(self, now_ns: int, *, interval_ended: bool) -> Steps[None]:
+        """Environments of tools, and sandboxes, for who is let in and for who is next."""
+        if self.ledger.tools.environments:
+            near = yield from self._next(self.rules.prepare_ahead, now_ns)
+            yield from self._issuing(self.ledger.tools.environments_due(near), now_ns)
+        if self.ledger.sandboxes.known:
+            near = yield from self._next(wake_ahead(self.ledger) if interval_ended else 0, now_ns)
+            due = freezes_due(self.ledger, self.rules.sandboxes, near, now_ns, freeze=interval_ended)
+            yield from self._issuing(due, now_ns)
 
     def _take_back(self, now_ns: int) -> Steps[set[str]]:
         """Slots that are taken back at a turn's end. The roots whose turns that wait are not let in meanwhile."""

@@ -29,6 +29,7 @@ class Reason(Enum):
     RESERVED = "reserved"
     TENANT_TURN = "tenant_turn"
     SCAN_LIMIT = "scan_limit"
+    HOST_MEMORY = "host_memory"
     BUDGET = "budget"
     OPERATOR = "operator"
     DRAIN = "drain"
@@ -42,6 +43,7 @@ _TEXTS = {
     Reason.RESERVED: "room is reserved",
     Reason.TENANT_TURN: "it is another tenant's turn",
     Reason.SCAN_LIMIT: "many before it do not fit",
+    Reason.HOST_MEMORY: "no host memory for its sandbox",
     Reason.BUDGET: "its tenant's budget is spent",
     Reason.OPERATOR: "an operator holds it",
     Reason.DRAIN: "the node drains",

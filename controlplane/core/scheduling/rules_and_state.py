@@ -9,6 +9,7 @@ from controlplane.core.model.errors import require
 from controlplane.core.model.hints import HintRules
 from controlplane.core.model.tenancy import Tenancy
 from controlplane.core.policies.protocols import Window
+from controlplane.core.scheduling.freezing import FreezeRules
 from controlplane.core.scheduling.liveness import SilenceRules
 from controlplane.core.scheduling.overload import Overload, OverloadRules
 from controlplane.core.scheduling.subagents import TreeRules
@@ -27,6 +28,7 @@ class ControlRules:
     overload: OverloadRules = field(default_factory=OverloadRules)
     silence: SilenceRules = field(default_factory=SilenceRules)
     tool_slots: ToolSlots = field(default_factory=ToolSlots)
+    sandboxes: FreezeRules = field(default_factory=FreezeRules)
     tenancy: Tenancy = field(default_factory=Tenancy)
     trees: TreeRules = field(default_factory=TreeRules)
     hints: HintRules = field(default_factory=HintRules)

@@ -4,11 +4,18 @@ Beyond the paper: MARS sees CPU pressure and admits fewer programs; here the too
 too, so that a host that computes all it can is not asked for more at once (docs/adr/0007).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import floor
+from typing import TYPE_CHECKING
 
+from controlplane.core.model.commands import StartTool
 from controlplane.core.model.errors import require
 from controlplane.core.model.types import Pressure
+
+if TYPE_CHECKING:
+    from controlplane.core.scheduling.rules_and_state import ControllerState
 
 ANY = 1 << 30
 
@@ -38,3 +45,13 @@ class ToolSlots:
     def slots(self, cpus: float) -> int:
         """Tools that may run at once on a busy host of so many CPUs."""
         return max(1, floor(self.per_cpu * cpus)) if self.per_cpu else ANY
+
+
+def starts_due(state: "ControllerState", slots: ToolSlots, pressure: Pressure) -> Iterator[StartTool]:
+    """Tools that wait for a slot of the host, in the order in which they asked."""
+    waiting, active = state.ledger.tools.queue, pressure.tools_active
+    for key in list(islice(waiting, slots.free(pressure, state.tools_beyond))) if waiting else ():
+        call, active = state.ledger.tools.calls[key], active + 1
+        why = f"tool {active} at once, on {pressure.cpus:g} CPUs in use by {pressure.cpu_use_ratio:.0%}"
+        yield StartTool(program_id=call.program_id, call_id=call.call_id, reason=why)
+        state.tools_beyond += active > slots.slots(pressure.cpus)

@@ -249,6 +249,8 @@ STATES: tuple[Instrument[Status], ...] = (
                 "pressure.cpu_stall_ratio",
                 "Share of time for which some task waited for a CPU",
             ),
+            ("sandboxes.frozen", "{sandbox}", "sandboxes.frozen", "Sandboxes that are frozen"),
+            ("sandboxes.memory", "By", "sandboxes.held_bytes", "Memory that sandboxes hold, as far as known"),
             ("draining", "", "orders.draining", "1 while the node drains, so that nobody is let in"),
             ("bus.connected", "", "bus_connected", "1 while the daemon's own messages come back over its bus"),
             (
@@ -423,6 +425,8 @@ STATES: tuple[Instrument[Status], ...] = (
         _refusals,
         "Turns that left gates unserved, by why, since the state began",
     ),
+    _counter("penstock.sandboxes.woken", "", _value("sandboxes.woken"), "Sandboxes that were woken"),
+    _counter("penstock.sandboxes.late", "", _value("sandboxes.late"), "Sandboxes woken while a tool waited"),
     _counter("penstock.messages.set_aside", "", _value("set_aside"), "Messages that could not be applied"),
     _counter(
         "penstock.failures",

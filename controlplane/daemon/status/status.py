@@ -48,6 +48,33 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxCounts:
+    """Sandboxes that may be frozen, and those that are. ``frozen_for_ns``: the one that is for the longest."""
+
+    awake: int = 0
+    frozen: int = 0
+    frozen_for_ns: int = 0
+    held_bytes: int = 0
+    woken: int = 0
+    late: int = 0  # of those: a tool waited
+    latest_late_ns: int = 0
+
+    @classmethod
+    def of(cls, controller: Controller, now_ns: int) -> "SandboxCounts":
+        sandboxes = controller.ledger.sandboxes
+        since_ns = [each.since_ns for each in sandboxes.known.values() if each.frozen]
+        return cls(
+            awake=len(sandboxes.known) - len(since_ns),
+            frozen=len(since_ns),
+            frozen_for_ns=now_ns - min(since_ns, default=now_ns),
+            held_bytes=round(sandboxes.held_bytes()),
+            woken=sandboxes.woken,
+            late=sandboxes.late,
+            latest_late_ns=sandboxes.latest_late_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One look at a daemon. Times are its clock's (scaled) nanoseconds."""
 
@@ -81,6 +108,7 @@ class Status:
     experiment: ExperimentStatus | None = None
     listeners: tuple[ListenerRow, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    sandboxes: SandboxCounts = field(default_factory=SandboxCounts)
     failures: tuple[Failure, ...] = ()  # errors that ended nothing
     set_aside: int = 0  # messages that could not be applied
     last_set_aside: str = ""
@@ -143,6 +171,7 @@ def describe(
         tenants=tenants,
         tenants_jain_index=jain_index(tenants),
         refusals=tuple(Refusal(code=code, turns=turns) for code, turns in controller.ledger.gates.refused.items()),
+        sandboxes=SandboxCounts.of(controller, now_ns),
         set_aside=pipeline.set_aside.count,
         last_set_aside=pipeline.set_aside.last,
         **known,

@@ -26,14 +26,16 @@ def running_node(
     double = ["--profile", hardware.profile, "--pool-tokens", str(hardware.pool_tokens)]
     double += ["--port", "0", "--tokens-per-word", str(tokens_per_word)]
     with (
-        _process(["up", "--preset", preset, *common], ready=r'"event": "up"|\bup\b.*preset'),
-        _process(["engine-double", *double, *common], ready=r"listens on (\S+)") as found,
+        command_running(["up", "--preset", preset, *common], ready=r'"event": "up"|\bup\b.*preset'),
+        command_running(["engine-double", *double, *common], ready=r"listens on (\S+)") as (_, found),
     ):
         yield found.group(1)
 
 
 @contextlib.contextmanager
-def _process(arguments: list[str], *, ready: str) -> Iterator["re.Match[str]"]:
+def command_running(
+    arguments: list[str], *, ready: str
+) -> Iterator[tuple["subprocess.Popen[str]", "re.Match[str]"]]:
     """A ``penstock`` command that runs in the background; yields once a line of its output matches ``ready``."""
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", *arguments],
@@ -64,7 +66,7 @@ def _process(arguments: list[str], *, ready: str) -> Iterator["re.Match[str]"]:
         seen.wait(_START_TIMEOUT_S)
         if not found:
             raise EngineUnavailable(f"penstock {arguments[0]} did not start: {said[0]}")
-        yield found[0]
+        yield process, found[0]
     finally:
         process.terminate()
         try:

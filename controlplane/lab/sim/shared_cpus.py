@@ -44,6 +44,11 @@ class SharedCpus:
         self._demand += demand
         heappush(self._heap, (self._virtual + nominal_ns * _UNIT, self._serial, demand, task))
 
+    def take(self, cpus: float, now_ns: int) -> None:
+        """Something without an end asks for so many more CPUs; fewer where it is negative."""
+        self._advance(now_ns)
+        self._demand += round(cpus * _MILLI)
+
     def take_ended(self, now_ns: int) -> list[Any]:
         """Remove the tasks that have ended by now, in the order of their ends."""
         self._advance(now_ns)

@@ -52,6 +52,11 @@ class ToolHost:
         self._shared.add(task, computing_ns, parts[1], now_ns)
         self._plan()
 
+    def take(self, cpus: float) -> None:
+        """From now on so many more CPUs are asked for by what is no tool."""
+        self._shared.take(cpus, self._kernel.now_ns)
+        self._plan()
+
     def sample(self) -> tuple[float, float]:
         """CPU use since the last sample, and the stall as the kernel averages it; both as ratios."""
         now_ns = self._kernel.now_ns

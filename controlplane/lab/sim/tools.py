@@ -6,6 +6,7 @@ ended, and takes neither a slot of the host nor a CPU.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from controlplane.core.model import events as ev
@@ -47,6 +48,7 @@ class ToolRunner:
     ) -> None:
         self.publisher = Publisher("sim/tool/1")
         self.host = host
+        self.when_ready: Callable[[Session, Callable[[], None]], None] | None = None  # calls it back then
         self._kernel = kernel
         self._rank = rank
         self._publish = publish
@@ -107,6 +109,8 @@ class ToolRunner:
     def _take_slot(self, session: Session, asked_ns: int) -> None:
         if self._slots and self._running >= self._slots:
             self._queue.append((session, asked_ns))
+        elif self.when_ready is not None:
+            self.when_ready(session, partial(self._start, session, asked_ns))
         else:
             self._start(session, asked_ns)
 
@@ -125,7 +129,7 @@ class ToolRunner:
         self._running -= 1
         self._tell(ev.ToolEnded, session, duration_ns=self._kernel.now_ns - started_ns)
         if self._queue:
-            self._start(*self._queue.popleft())
+            self._take_slot(*self._queue.popleft())
         self._go_on(session)
 
     def _fork(self, session: Session) -> None:

@@ -56,6 +56,8 @@ class Command(google.protobuf.message.Message):
     ADOPT_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int
     REFUSE_FIELD_NUMBER: builtins.int
+    FREEZE_FIELD_NUMBER: builtins.int
+    THAW_FIELD_NUMBER: builtins.int
     command_id: builtins.int
     """Counts from 1 within a daemon's state."""
     reason: builtins.str
@@ -92,6 +94,10 @@ class Command(google.protobuf.message.Message):
     def place(self) -> global___Place: ...
     @property
     def refuse(self) -> global___Refuse: ...
+    @property
+    def freeze(self) -> global___Freeze: ...
+    @property
+    def thaw(self) -> global___Thaw: ...
     def __init__(
         self,
         *,
@@ -113,10 +119,12 @@ class Command(google.protobuf.message.Message):
         adopt: global___Adopt | None = ...,
         place: global___Place | None = ...,
         refuse: global___Refuse | None = ...,
+        freeze: global___Freeze | None = ...,
+        thaw: global___Thaw | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "retain", "release", "demote", "prefetch", "discard", "label", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt", "place", "refuse"] | None: ...
+    def HasField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "demote", b"demote", "discard", b"discard", "freeze", b"freeze", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request", "thaw", b"thaw"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admit", b"admit", "adopt", b"adopt", "cancel_environment", b"cancel_environment", "command_id", b"command_id", "demote", b"demote", "discard", b"discard", "freeze", b"freeze", "kind", b"kind", "label", b"label", "pause", b"pause", "place", b"place", "prefetch", b"prefetch", "prepare_environment", b"prepare_environment", "reason", b"reason", "refuse", b"refuse", "release", b"release", "retain", b"retain", "set_window", b"set_window", "start_tool", b"start_tool", "state_request", b"state_request", "thaw", b"thaw"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["set_window", "admit", "pause", "retain", "release", "demote", "prefetch", "discard", "label", "state_request", "start_tool", "prepare_environment", "cancel_environment", "adopt", "place", "refuse", "freeze", "thaw"] | None: ...
 
 global___Command = Command
 
@@ -422,6 +430,40 @@ class CancelEnvironment(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
 
 global___CancelEnvironment = CancelEnvironment
+
+@typing.final
+class Freeze(google.protobuf.message.Message):
+    """The program waits: freeze its sandbox."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___Freeze = Freeze
+
+@typing.final
+class Thaw(google.protobuf.message.Message):
+    """The program's tools may be called soon: wake its sandbox."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
+
+global___Thaw = Thaw
 
 @typing.final
 class StateRequest(google.protobuf.message.Message):

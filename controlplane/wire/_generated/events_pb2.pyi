@@ -77,6 +77,7 @@ class Event(google.protobuf.message.Message):
     TURN_PREFILLED_FIELD_NUMBER: builtins.int
     TURN_DECODED_FIELD_NUMBER: builtins.int
     TURN_HINTED_FIELD_NUMBER: builtins.int
+    SANDBOX_SAMPLED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -129,6 +130,8 @@ class Event(google.protobuf.message.Message):
     def turn_decoded(self) -> global___TurnDecoded: ...
     @property
     def turn_hinted(self) -> global___TurnHinted: ...
+    @property
+    def sandbox_sampled(self) -> global___SandboxSampled: ...
     def __init__(
         self,
         *,
@@ -158,10 +161,11 @@ class Event(google.protobuf.message.Message):
         turn_prefilled: global___TurnPrefilled | None = ...,
         turn_decoded: global___TurnDecoded | None = ...,
         turn_hinted: global___TurnHinted | None = ...,
+        sandbox_sampled: global___SandboxSampled | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded", "turn_hinted"] | None: ...
+    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded", "turn_hinted", "sandbox_sampled"] | None: ...
 
 global___Event = Event
 
@@ -720,6 +724,46 @@ class EnvironmentWanted(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
 
 global___EnvironmentWanted = EnvironmentWanted
+
+@typing.final
+class SandboxSampled(google.protobuf.message.Message):
+    """The program has processes or containers that may be frozen. Sent as they are registered, frozen, and thawed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROGRAM_ID_FIELD_NUMBER: builtins.int
+    FROZEN_FIELD_NUMBER: builtins.int
+    GONE_FIELD_NUMBER: builtins.int
+    AWAKE_BYTES_FIELD_NUMBER: builtins.int
+    HELD_BYTES_FIELD_NUMBER: builtins.int
+    TOOK_NS_FIELD_NUMBER: builtins.int
+    LATE_NS_FIELD_NUMBER: builtins.int
+    program_id: builtins.str
+    frozen: builtins.bool
+    gone: builtins.bool
+    """Nothing is registered any more."""
+    awake_bytes: builtins.int
+    """Bytes that were resident before it was frozen; 0: nobody looked."""
+    held_bytes: builtins.int
+    """Bytes that are resident now."""
+    took_ns: builtins.int
+    """Nanoseconds that freezing or thawing took, from the command on."""
+    late_ns: builtins.int
+    """Nanoseconds for which a tool waited for it."""
+    def __init__(
+        self,
+        *,
+        program_id: builtins.str = ...,
+        frozen: builtins.bool = ...,
+        gone: builtins.bool = ...,
+        awake_bytes: builtins.int = ...,
+        held_bytes: builtins.int = ...,
+        took_ns: builtins.int = ...,
+        late_ns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["awake_bytes", b"awake_bytes", "frozen", b"frozen", "gone", b"gone", "held_bytes", b"held_bytes", "late_ns", b"late_ns", "program_id", b"program_id", "took_ns", b"took_ns"]) -> None: ...
+
+global___SandboxSampled = SandboxSampled
 
 @typing.final
 class ToolStarted(google.protobuf.message.Message):

@@ -5,6 +5,9 @@
     folder = resources().make_workspace("run-1")
     shell = resources().start_process("run-1", ["bash"], cwd=folder, stdin=subprocess.PIPE)
 
+What is ``freezable`` may be frozen while the program waits, where the daemon's operator has switched that on:
+nothing in it may be needed before the program's next tool, and the agent itself must not be in it.
+
 All of it goes when the program ends (``program_ended`` of this process's reporter), after ``ttl_s``, or when this
 process is gone for whatever reason. Nothing here waits for the reclaiming.
 """
@@ -27,13 +30,15 @@ from typing import Any
 
 from controlplane.core.model.types import seconds
 from controlplane.transport.endpoint import default_state_dir
+from engine_hooks.tools.resources.cgroups import cgroup_handle
 from engine_hooks.tools.resources.providers import COOKIE_VARIABLE, process_handle
+from engine_hooks.tools.resources.sandboxes import Sandboxes
 from engine_hooks.tools.resources.workspaces import workspace_handle
 from engine_hooks.tools.shared import reporter
 
 log = logging.getLogger("penstock")
 
-AUDIT_NAME = "resources.jsonl"
+AUDIT_NAME, FROZEN_NAME = "resources.jsonl", "frozen"
 _ROOT = Path(__file__).resolve().parents[3]  # where this package was found, by whatever way
 
 
@@ -41,13 +46,15 @@ class Resources:
     """The resources of one process's programs. Any thread may call; the keeper starts with the first resource.
 
     :param audit: the file to which the keeper appends each outcome; None: none is written.
+    :param frozen: the folder in which it notes what is frozen; None: nothing ever is.
     """
 
-    def __init__(self, audit: Path | None = None) -> None:
-        self._audit = audit
+    def __init__(self, audit: Path | None = None, frozen: Path | None = None) -> None:
+        self._audit, self._frozen = audit, frozen
         self._held: dict[tuple[str, str], dict[str, Any]] = {}  # what a new keeper would have to know
         self._keeper: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self.sandboxes: Sandboxes | None = None
         _made.add(self)
 
     # Registering
@@ -63,22 +70,34 @@ class Resources:
         return self._add(program_id, "workspace", workspace_handle(path), ttl_s)
 
     def start_process(
-        self, program_id: str, command: Sequence[str], *, ttl_s: float = 0.0, **options: Any
+        self,
+        program_id: str,
+        command: Sequence[str],
+        *,
+        ttl_s: float = 0.0,
+        freezable: bool = False,
+        **options: Any,
     ) -> "subprocess.Popen[Any]":
         """Start a process as ``subprocess.Popen`` does, in its own session; whatever it starts goes with it."""
         cookie = uuid.uuid4().hex
         environment = {**(options.pop("env", None) or os.environ), COOKIE_VARIABLE: cookie}
         process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
-        self._add(program_id, "process", process_handle(process.pid, cookie), ttl_s)
+        self._add(program_id, "process", process_handle(process.pid, cookie), ttl_s, freezable)
         return process
 
-    def add_process(self, program_id: str, pid: int, *, ttl_s: float = 0.0) -> str:
+    def add_process(self, program_id: str, pid: int, *, ttl_s: float = 0.0, freezable: bool = False) -> str:
         """Register a running process with its children, and its session if it leads one; return its handle."""
-        return self._add(program_id, "process", process_handle(pid), ttl_s)
+        return self._add(program_id, "process", process_handle(pid), ttl_s, freezable)
 
-    def add_container(self, program_id: str, container_id: str, *, ttl_s: float = 0.0) -> str:
-        """Register a Docker container, which will be removed with its volumes; return its handle."""
-        return self._add(program_id, "container", container_id, ttl_s)
+    def add_container(
+        self, program_id: str, container_id: str, *, ttl_s: float = 0.0, freezable: bool = False
+    ) -> str:
+        """Register a Docker or Podman container, which will be removed with its volumes; return its handle."""
+        return self._add(program_id, "container", container_id, ttl_s, freezable)
+
+    def add_cgroup(self, program_id: str, path: Path, *, ttl_s: float = 0.0, freezable: bool = False) -> str:
+        """Register a cgroup (v2): all in it is killed and it is removed; return its handle."""
+        return self._add(program_id, "cgroup", cgroup_handle(path), ttl_s, freezable)
 
     def release(self, kind: str, handle: str) -> None:
         """Forget a resource that you have disposed of yourself, or that is to stay."""
@@ -88,6 +107,8 @@ class Resources:
 
     def end(self, program_id: str, reason: str = "") -> None:
         """End a program: everything that it holds goes."""
+        if self.sandboxes is not None:
+            self.sandboxes.ended(program_id)
         with self._lock:
             mine = [key for key, message in self._held.items() if message["program"] == program_id]
             for key in mine:
@@ -101,13 +122,24 @@ class Resources:
             keeper, self._keeper = self._keeper, None
             self._held.clear()
         if keeper is not None:
-            _hang_up(keeper)
+            self._hang_up(keeper)
             if timeout_s:
                 keeper.wait(timeout_s)
 
     # The keeper
 
-    def _add(self, program_id: str, kind: str, handle: str, ttl_s: float) -> str:
+    def tell_keeper(self, message: dict[str, Any]) -> None:
+        """Send a line about what is registered, if anything is."""
+        with self._lock:
+            if self._held:
+                self._send(message)
+
+    def live_keeper(self) -> "subprocess.Popen[bytes] | None":
+        """The keeper, another one where it is gone; None while nothing is held."""
+        self.tell_keeper({"do": "beat"})
+        return self._keeper
+
+    def _add(self, program_id: str, kind: str, handle: str, ttl_s: float, freezable: bool = False) -> str:
         expires_ns = time.monotonic_ns() + seconds(ttl_s) if ttl_s > 0 else 0
         message = {
             "do": "register",
@@ -115,10 +147,13 @@ class Resources:
             "kind": kind,
             "handle": handle,
             "expires_ns": expires_ns,
+            "freezable": freezable,
         }
         with self._lock:
             self._held[kind, handle] = message
             self._send(message)
+        if freezable and self.sandboxes is not None:
+            self.sandboxes.registered(program_id)
         return handle
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -142,19 +177,21 @@ class Resources:
     def _drop_keeper(self) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            _hang_up(keeper)
+            self._hang_up(keeper)
             keeper.kill()
             keeper.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-P", "-m", "engine_hooks.tools.resources.keeper", "--parent", str(os.getpid())]
+        if self._frozen is not None:
+            command += ["--frozen", str(self._frozen)]
         if self._audit is not None:
             command += ["--audit", str(self._audit)]
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         keeper = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
@@ -163,19 +200,22 @@ class Resources:
         os.set_blocking(keeper.stdin.fileno(), False)
         return keeper
 
+    def _hang_up(self, keeper: "subprocess.Popen[bytes]") -> None:
+        if keeper.stdin is not None:
+            keeper.stdin.close()
+        if keeper.stdout is not None and self.sandboxes is None:  # else whoever reads it closes it
+            keeper.stdout.close()
+
     def _forked(self) -> None:
         """Forget everything in a forked child: what the parent's programs hold is the parent's."""
         keeper, self._keeper = self._keeper, None
         self._held = {}
         self._lock = threading.Lock()
+        if self.sandboxes is not None:
+            self.sandboxes.forget()
         if keeper is not None:
-            _hang_up(keeper)  # else the keeper would not see the parent go
+            self._hang_up(keeper)  # else the keeper would not see the parent go
             _parents_keepers.append(keeper)
-
-
-def _hang_up(keeper: "subprocess.Popen[bytes]") -> None:
-    if keeper.stdin is not None:
-        keeper.stdin.close()
 
 
 def _write(keeper: "subprocess.Popen[bytes]", line: bytes) -> None:
@@ -193,7 +233,9 @@ _parents_keepers: list[object] = []  # kept, since letting a Popen go asks about
 @functools.cache
 def resources() -> Resources:
     """This process's resources; outcomes go to ``resources.jsonl`` in the state directory."""
-    made = Resources(default_state_dir() / AUDIT_NAME)
+    state = default_state_dir()
+    made = Resources(state / AUDIT_NAME, state / FROZEN_NAME)
+    made.sandboxes = Sandboxes(reporter(), made)
     reporter().on_ended.append(made.end)
     return made
 

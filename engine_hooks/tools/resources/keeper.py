@@ -6,9 +6,10 @@ could, and it outlives a ``kill -9`` of the agent. It reads one JSON object per 
     {"do": "register", "program": "run-1", "kind": "process", "handle": "...", "expires_ns": 0}
     {"do": "release", "kind": "process", "handle": "..."}
     {"do": "end", "program": "run-1", "reason": "finished"}
+    {"do": "freeze", "program": "run-1"}                       or "thaw"; and "beat": the daemon was heard
 
-When the input closes or its parent is gone, the keeper reclaims everything and ends. Each outcome is a line of the
-audit file.
+What becomes of a freeze or a thaw is a line on standard output (``freezer``). When the input closes or its parent
+is gone, the keeper reclaims everything and ends. Each outcome of that is a line of the audit file.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND
+from engine_hooks.tools.resources.freezer import Freezer, thaw_left
 from engine_hooks.tools.resources.providers import providers
 from engine_hooks.tools.resources.registry import Provider, ProviderError, Registry, Resource
 
@@ -67,7 +69,12 @@ class Keeper:
     """Does what the lines say. Call ``look`` again and again."""
 
     def __init__(
-        self, kinds: dict[str, Provider], audit: Audit, now_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        kinds: dict[str, Provider],
+        audit: Audit,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        frozen: Path | None = None,
     ) -> None:
         self.registry = Registry()
         self._kinds = kinds
@@ -75,6 +82,10 @@ class Keeper:
         self._now_ns = now_ns
         self._workers = ThreadPoolExecutor(_AT_ONCE)
         self._busy: dict[Future[int], Resource] = {}
+        self._frozen = frozen  # where is noted what is; None: nothing may be
+        self._freezer: Freezer | None = None
+        if frozen is not None:
+            thaw_left(frozen, kinds)
 
     def receive(self, line: bytes) -> None:
         """Obey one line of the agent. A line that makes no sense is reported on standard error and ignored."""
@@ -90,12 +101,20 @@ class Keeper:
             kind, handle, program = message["kind"], message["handle"], message["program"]
             if kind not in self._kinds:
                 raise ValueError(f"no kind {kind!r}; there are: {', '.join(self._kinds)}")
-            registry.register(kind, handle, program, int(message.get("expires_ns", 0)))
+            freezable = bool(message.get("freezable"))
+            registry.register(kind, handle, program, int(message.get("expires_ns", 0)), freezable=freezable)
+            if freezable and self._frozen is not None and self._freezer is None:
+                self._freezer = Freezer(self._kinds, self._frozen, registry.freezable_of, _tell, self._now_ns)
             self._audit.note("registered", Resource(kind=kind, handle=handle, program_id=program))
         elif what == "release":
             released = registry.release(message["kind"], message["handle"])
             if released is not None:
+                self._thaw(released)
                 self._audit.note("released", released)
+        elif what in ("freeze", "thaw") and self._freezer is not None:
+            self._freezer.want(message["program"], what == "freeze")
+        elif what == "beat" and self._freezer is not None:
+            self._freezer.beat()
         elif what == "end":
             registry.end(
                 message["program"], f"its program ended: {message.get('reason') or 'no reason told'}", now_ns
@@ -105,6 +124,8 @@ class Keeper:
 
     def look(self) -> None:
         """Settle finished attempts, and begin those that are due."""
+        if self._freezer is not None:
+            self._freezer.look()
         for future in [future for future in self._busy if future.done()]:
             self._settle(self._busy.pop(future), future)
         for resource in self.registry.take_due(self._now_ns()):
@@ -114,10 +135,10 @@ class Keeper:
         """Seconds until ``look`` has something to do, if no line comes."""
         if self._busy:
             return _BUSY_LOOK_S
-        next_ns = self.registry.next_ns()
-        return (
-            _LOOK_S if next_ns is None else min(_LOOK_S, max(0, next_ns - self._now_ns()) / NANOSECONDS_PER_SECOND)
-        )
+        next_ns, most_s = self.registry.next_ns(), _LOOK_S
+        if self._freezer is not None:
+            most_s = min(most_s, self._freezer.wait_s())
+        return most_s if next_ns is None else min(most_s, max(0, next_ns - self._now_ns()) / NANOSECONDS_PER_SECOND)
 
     def end_all(self, reason: str) -> None:
         self.registry.end_all(reason, self._now_ns())
@@ -126,8 +147,17 @@ class Keeper:
         """Reclaim a resource, in a worker; return the bytes that came free."""
         provider = self._kinds[resource.kind]
         size_bytes = provider.size_bytes(resource.handle)
+        self._thaw(resource)
         provider.reclaim(resource.handle)
         return size_bytes
+
+    def _thaw(self, resource: Resource) -> None:
+        if self._freezer is not None:
+            self._freezer.thaw_now(resource)
+
+    def close(self) -> None:
+        if self._freezer is not None:
+            self._freezer.close()
 
     def _settle(self, resource: Resource, future: "Future[int]") -> None:
         error = future.exception()
@@ -139,6 +169,12 @@ class Keeper:
         self._audit.note("failed" if will_retry else "lost", resource, error=message)
         if not will_retry:
             _complain(f"given up: {resource.kind} {resource.handle}: {message}")
+
+
+def _tell(outcome: dict[str, Any]) -> None:
+    """Tell the agent, which may be gone: then everything is reclaimed."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(outcome).encode() + b"\n")
 
 
 def _complain(text: str) -> None:
@@ -180,6 +216,7 @@ def run(keeper: Keeper, source: _Input) -> None:
     while len(keeper.registry) and time.monotonic() < deadline_s:
         keeper.look()
         time.sleep(_BUSY_LOOK_S)
+    keeper.close()
 
 
 def main() -> int:
@@ -187,8 +224,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Takes back what an agent's programs hold.")
     parser.add_argument("--parent", type=int, required=True, help="the agent's process")
     parser.add_argument("--audit", type=Path, help="append each outcome to this file")
+    parser.add_argument("--frozen", type=Path, help="note in this folder what is frozen; without it nothing may be")
     options = parser.parse_args()
-    run(Keeper(providers(), Audit(options.audit)), _Input(options.parent))
+    os.set_blocking(1, False)  # an agent that does not read must not hold up a thaw
+    run(Keeper(providers(), Audit(options.audit), frozen=options.frozen), _Input(options.parent))
     return 0
 
 

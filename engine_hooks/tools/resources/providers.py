@@ -11,11 +11,13 @@ from typing import Any
 
 import psutil
 
+from engine_hooks.tools.resources.cgroups import Cgroups, ancestry
 from engine_hooks.tools.resources.registry import Provider, ProviderError
 from engine_hooks.tools.resources.workspaces import Workspaces
 
 COOKIE_VARIABLE = "PENSTOCK_RESOURCE"
 _SAME_S = 0.05  # by how much a process's time of creation may differ from itself
+_MOST_ROUNDS = 8
 _GRACE_S = 2.0  # between asking a process to end and ending it
 
 
@@ -45,6 +47,24 @@ class Processes:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_info().rss
         return total
+
+    memory_bytes = size_bytes
+
+    def freeze(self, handle: str) -> None:
+        """Stop all of them (SIGSTOP): until no other is found, since those that run may start some."""
+        stopped = set[int]()
+        for _ in range(_MOST_ROUNDS):
+            found = [each for each in self._all_of(handle) if each.pid not in stopped]
+            if not found:
+                return
+            if ancestry() & {each.pid for each in found}:
+                raise ProviderError("the agent itself is one of them")
+            _signal(found, psutil.Process.suspend)
+            stopped |= {each.pid for each in found}
+        raise ProviderError("they start others faster than those can be stopped")
+
+    def thaw(self, handle: str) -> None:
+        _signal(self._all_of(handle), psutil.Process.resume)
 
     def reclaim(self, handle: str) -> None:
         processes = self._all_of(handle)
@@ -97,8 +117,12 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _signal(processes: list[psutil.Process], send: Callable[[psutil.Process], None]) -> None:
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        try:
             send(process)
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied as error:
+            raise ProviderError(f"process {process.pid} is another user's") from error
 
 
 # Containers
@@ -115,6 +139,23 @@ class Containers:
         """The bytes of its writable layer."""
         details = self._ask(lambda client: client.api.inspect_container(handle, size=True))
         return int((details or {}).get("SizeRw") or 0)
+
+    def memory_bytes(self, handle: str) -> int:
+        used = self._ask(lambda client: client.api.stats(handle, stream=False, one_shot=True))
+        return int((used or {}).get("memory_stats", {}).get("usage") or 0)
+
+    def freeze(self, handle: str) -> None:
+        if self._status(handle) == "running":
+            self._ask(lambda client: client.api.pause(handle))
+
+    def thaw(self, handle: str) -> None:
+        if self._status(handle) == "paused":
+            self._ask(lambda client: client.api.unpause(handle))
+
+    def _status(self, handle: str) -> str:
+        """As Docker and Podman have it; empty: the container is gone."""
+        details = self._ask(lambda client: client.api.inspect_container(handle))
+        return str((details or {}).get("State", {}).get("Status", ""))
 
     def reclaim(self, handle: str) -> None:
         self._ask(lambda client: client.containers.get(handle).remove(force=True, v=True))
@@ -145,4 +186,5 @@ def _docker() -> Any:
 
 def providers() -> dict[str, Provider]:
     """The providers by kind."""
-    return {"process": Processes(), "workspace": Workspaces(), "container": Containers()}
+    kinds: dict[str, Provider] = {"process": Processes(), "workspace": Workspaces()}
+    return kinds | {"container": Containers(), "cgroup": Cgroups()}

@@ -9,7 +9,7 @@ time to live, an owner that vanishes, retries, and a limit to them.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from controlplane.core.model.types import seconds
 
@@ -32,6 +32,18 @@ class Provider(Protocol):
         """Reclaim it. Raises ``ProviderError`` if it is still there."""
 
 
+@runtime_checkable
+class Freezable(Protocol):
+    """Freezes and thaws one kind of resource; both raise ``ProviderError`` if it did not work."""
+
+    def memory_bytes(self, handle: str) -> int:
+        """Bytes of memory that are resident; 0 if it is gone, or nobody knows."""
+
+    def freeze(self, handle: str) -> None: ...
+    def thaw(self, handle: str) -> None:
+        """No failure where it is awake, or gone."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Resource:
     """One thing that a program holds. ``kind`` names the provider, which knows the thing by ``handle``."""
@@ -40,6 +52,7 @@ class Resource:
     handle: str
     program_id: str
     expires_ns: int = 0  # 0: with its program
+    freezable: bool = False
     reason: str = ""  # why it is taken back; empty: it is not
     attempts: int = 0
     due_ns: int = 0  # of the next attempt
@@ -63,7 +76,13 @@ class Registry:
         """The program's resources, in the order of their registration."""
         return [each for each in self._resources.values() if each.program_id == program_id]
 
-    def register(self, kind: str, handle: str, program_id: str, expires_ns: int = 0) -> None:
+    def freezable_of(self, program_id: str) -> list[Resource]:
+        """Those of the program's resources that may be frozen, and are not being reclaimed."""
+        return [each for each in self.held_by(program_id) if each.freezable and not each.reason]
+
+    def register(
+        self, kind: str, handle: str, program_id: str, expires_ns: int = 0, *, freezable: bool = False
+    ) -> None:
         """Register a resource until ``expires_ns`` at most (0: until its program ends); the last call counts.
 
         A resource that is already being reclaimed is not kept.
@@ -71,10 +90,10 @@ class Registry:
         known = self._resources.get((kind, handle))
         if known is None:
             self._resources[kind, handle] = Resource(
-                kind=kind, handle=handle, program_id=program_id, expires_ns=expires_ns
+                kind=kind, handle=handle, program_id=program_id, expires_ns=expires_ns, freezable=freezable
             )
         elif not known.reason:
-            known.program_id, known.expires_ns = program_id, expires_ns
+            known.program_id, known.expires_ns, known.freezable = program_id, expires_ns, freezable
 
     def release(self, kind: str, handle: str) -> Resource | None:
         """Forget a resource that the agent has disposed of. None if it is unknown or is being reclaimed."""
