@@ -81,9 +81,9 @@ def reader(event_type: type[Event], message: Descriptor) -> Read:
     body = [*lines, *_sanitizing([*names, *texts])]
     body += [f"if {' or '.join(checks)}:", "    return None"] if checks else []
     named = [*_OF_THE_BATCH, *(name for name, _, _ in _shared(event_type, message))]
-    body += ["record = new(twin)", *(f"record.{name} = {name}" for name in named)]
-    body += ["record.__class__ = frozen", "return record"]
-    space |= {"new": object.__new__, "twin": _twin(event_type), "frozen": event_type}
+    body += ["record = new(Twin)", *(f"record.{name} = {name}" for name in named)]
+    body += ["record.__class__ = Record", "return record"]  # classes begin as no field's name does
+    space |= {"new": object.__new__, "Twin": _twin(event_type), "Record": event_type}
     space |= {"inf": math.inf, "find_fault": find_fault, "sanitize": sanitize, "printable": printable}
     made: Read = _function(f"m, {', '.join(_OF_THE_BATCH)}", body, space)
     return made
@@ -129,8 +129,8 @@ def _maker(record_type: Any, message: Descriptor | None) -> Any:
     names = [field.name for field in fields(record_type) if field.name in message.fields_by_name]
     hints = get_type_hints(record_type)
     values = {name: f"sanitize(m.{name})" if hints[name] is str else f"m.{name}" for name in names}
-    body = [f"return frozen({', '.join(f'{name}={value}' for name, value in values.items())})"]
-    return _function("m", body, {"frozen": record_type, "sanitize": sanitize})
+    body = [f"return Record({', '.join(f'{name}={value}' for name, value in values.items())})"]
+    return _function("m", body, {"Record": record_type, "sanitize": sanitize})
 
 
 def _twin(frozen: type) -> type:

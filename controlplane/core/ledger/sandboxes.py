@@ -91,6 +91,11 @@ class Sandboxes:
         for name in list(self.of_publisher.of(publisher)):
             self.drop(name)
 
+    @property
+    def slowest_wake_ns(self) -> int:
+        """Of the latest; 0: there was none."""
+        return max(self.wakes_ns, default=0)
+
     # What they hold
 
     @property

@@ -21,10 +21,13 @@ from controlplane.core.model.types import Program, QueuedProgram, Status, second
 from controlplane.core.scheduling.hold_reasons import Binding, Reason
 from controlplane.core.scheduling.room import Fitting
 
-MOST_AHEAD = 64
-_AGAIN_NS = seconds(2)  # a command that was not answered is said again
+_MOST_AHEAD, _USUAL_AHEAD = (
+    64,
+    4,
+)  # most; and while nobody knows how fast the queue is
+_AGAIN_NS = seconds(2)  # a command that was not answered is said again, or after twice the slowest wake
 _MARGIN = 1.5  # of the slowest of the latest wakes
-_SHORTEST = 0.25  # of the mean turn: few are shorter
+_SHORTEST, _SHORTEST_NS = 0.25, seconds(0.1)  # of the mean turn: few are shorter; and none is shorter than that
 _GIB = 1 << 30
 
 
@@ -43,12 +46,12 @@ class FreezeRules:
 
 def wake_ahead(ledger: Ledger) -> int:
     """How many of the next in the queue are to be awake: those who are let in too soon to be woken then."""
-    wakes = ledger.sandboxes.wakes_ns
-    late_ns = _MARGIN * max(wakes, default=0) - _SHORTEST * ledger.estimates.turn_service_ns
-    if late_ns <= 0:
+    reply_ns = max(_SHORTEST_NS, _SHORTEST * ledger.estimates.turn_service_ns)
+    lead_ns = _MARGIN * ledger.sandboxes.slowest_wake_ns - reply_ns
+    if lead_ns <= 0:
         return 0
     each_ns = ledger.estimates.departures.each_ns
-    return min(MOST_AHEAD, ceil(late_ns / each_ns)) if each_ns else MOST_AHEAD
+    return min(_MOST_AHEAD, ceil(lead_ns / each_ns)) if each_ns else _USUAL_AHEAD
 
 
 def freezes_due(
@@ -56,25 +59,28 @@ def freezes_due(
 ) -> Iterator[Freeze | Thaw]:
     """Whom to wake, and (``freeze``) whom to freeze. ``near``: roots that are soon let in."""
     sandboxes, after_ns = ledger.sandboxes, seconds(rules.after_s)
+    again_ns = now_ns - max(_AGAIN_NS, 2 * sandboxes.slowest_wake_ns)
     for name, sandbox in list(sandboxes.known.items()):
         if not (freeze or sandbox.asleep):
             continue
         program = ledger.programs.by_name.get(name)
-        if program is None:
+        if program is None:  # nobody would wake it
+            if sandbox.asleep:
+                yield Thaw(program_id=name, reason="its program was forgotten")
             sandboxes.drop(name)
             continue
         waits_ns = _waiting_ns(ledger, program, now_ns) if rules.freeze and program.root_id not in near else -1
         if waits_ns < 0:
-            if _is_due(sandbox, False, now_ns):
+            if _is_due(sandbox, False, again_ns):
                 yield Thaw(program_id=name, reason=_why_awake(program, near))
-        elif freeze and min(waits_ns, sandbox.awake_ns(now_ns)) >= after_ns and _is_due(sandbox, True, now_ns):
+        elif freeze and min(waits_ns, sandbox.awake_ns(now_ns)) >= after_ns and _is_due(sandbox, True, again_ns):
             yield Freeze(program_id=name, reason=f"it has waited for {as_seconds(waits_ns):.0f} s")
 
 
-def _is_due(sandbox: Sandbox, frozen: bool, now_ns: int) -> bool:
+def _is_due(sandbox: Sandbox, frozen: bool, asked_before_ns: int) -> bool:
     if sandbox.frozen == frozen and sandbox.asked == frozen:
         return False
-    return sandbox.asked != frozen or now_ns - sandbox.asked_ns >= _AGAIN_NS
+    return sandbox.asked != frozen or sandbox.asked_ns <= asked_before_ns
 
 
 def _waiting_ns(ledger: Ledger, program: Program, now_ns: int) -> int:
@@ -85,7 +91,7 @@ def _waiting_ns(ledger: Ledger, program: Program, now_ns: int) -> int:
     """
     programs = ledger.programs
     root = programs.by_name.get(program.root_id, program)
-    if root.status not in (Status.WAITING, Status.PAUSED) or root.quarantined or program.quarantined:
+    if root.status is Status.ACTIVE or program.ended_by_word or root.quarantined or program.quarantined:
         return -1
     family = (program, root, *(programs.by_name[name] for name in programs.children_of(root.program_id)))
     if any(each.open_turns or each.open_tools for each in family):

@@ -87,7 +87,7 @@ class SandboxWorld(World):
         if not isinstance(command, cmd.Freeze | cmd.Thaw):
             return super()._apply(command, engine)
         if (sandbox := self._sandboxes.get(command.program_id)) is not None:
-            self._change(sandbox, frozen=isinstance(command, cmd.Freeze))
+            self._ask_to_be(sandbox, frozen=isinstance(command, cmd.Freeze))
         return ""
 
     def _when_awake(self, session: Session, then: Callable[[], None]) -> None:
@@ -99,9 +99,9 @@ class SandboxWorld(World):
             return
         sandbox.waiting.append(then)
         sandbox.needed_ns = sandbox.needed_ns or self._kernel.now_ns
-        self._change(sandbox, frozen=False)
+        self._ask_to_be(sandbox, frozen=False)
 
-    def _change(self, sandbox: _Sandbox, *, frozen: bool) -> None:
+    def _ask_to_be(self, sandbox: _Sandbox, *, frozen: bool) -> None:
         if sandbox.changes_to == frozen or (frozen and sandbox.waiting):
             return
         sandbox.changes_to, sandbox.asked_ns = frozen, self._kernel.now_ns
@@ -134,7 +134,13 @@ class SandboxWorld(World):
 
     def _tell(self, sandbox: _Sandbox, **more: Any) -> None:
         stamp = self.tools.publisher.stamp(self._kernel.now_ns)
-        sizes = {"awake_bytes": self._bytes(frozen=False), "held_bytes": self._bytes(frozen=sandbox.frozen)}
-        whole = {name: round(value) for name, value in sizes.items()}
-        named = {"program_id": sandbox.session.program_id, "frozen": sandbox.frozen}
-        self._publish(ev.SandboxSampled(**stamp, **named, **whole, **more))
+        self._publish(
+            ev.SandboxSampled(
+                **stamp,
+                program_id=sandbox.session.program_id,
+                frozen=sandbox.frozen,
+                awake_bytes=round(self._bytes(frozen=False)),
+                held_bytes=round(self._bytes(frozen=sandbox.frozen)),
+                **more,
+            )
+        )

@@ -1137,6 +1137,7 @@ class NodeStatus(google.protobuf.message.Message):
     LISTENERS_FIELD_NUMBER: builtins.int
     FAILURES_FIELD_NUMBER: builtins.int
     LAST_SET_ASIDE_FIELD_NUMBER: builtins.int
+    SANDBOXES_FIELD_NUMBER: builtins.int
     node: builtins.str
     boot_id: builtins.str
     preset: builtins.str
@@ -1207,6 +1208,8 @@ class NodeStatus(google.protobuf.message.Message):
     def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FailureState]:
         """Errors that ended nothing, in the daemon's life."""
 
+    @property
+    def sandboxes(self) -> global___SandboxCounts: ...
     def __init__(
         self,
         *,
@@ -1240,11 +1243,52 @@ class NodeStatus(google.protobuf.message.Message):
         listeners: collections.abc.Iterable[global___ListenerRow] | None = ...,
         failures: collections.abc.Iterable[global___FailureState] | None = ...,
         last_set_aside: builtins.str = ...,
+        sandboxes: global___SandboxCounts | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "orders", b"orders", "pressure", b"pressure", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "orders", b"orders", "pressure", b"pressure", "sandboxes", b"sandboxes", "shadow", b"shadow", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "bus_connected", b"bus_connected", "config", b"config", "counts", b"counts", "engines", b"engines", "experiment", b"experiment", "failures", b"failures", "fence", b"fence", "findings", b"findings", "forecasts", b"forecasts", "last_rejection", b"last_rejection", "last_set_aside", b"last_set_aside", "listeners", b"listeners", "node", b"node", "now_ns", b"now_ns", "orders", b"orders", "passive_engines", b"passive_engines", "preset", b"preset", "pressure", b"pressure", "programs", b"programs", "refusals", b"refusals", "refused", b"refused", "rejected", b"rejected", "sandboxes", b"sandboxes", "set_aside", b"set_aside", "shadow", b"shadow", "stands_by", b"stands_by", "stream_sequence", b"stream_sequence", "tenants", b"tenants", "tenants_jain_index", b"tenants_jain_index", "window", b"window"]) -> None: ...
 
 global___NodeStatus = NodeStatus
+
+@typing.final
+class SandboxCounts(google.protobuf.message.Message):
+    """Sandboxes of programs that may be frozen."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AWAKE_FIELD_NUMBER: builtins.int
+    FROZEN_FIELD_NUMBER: builtins.int
+    FROZEN_FOR_NS_FIELD_NUMBER: builtins.int
+    HELD_BYTES_FIELD_NUMBER: builtins.int
+    WOKEN_FIELD_NUMBER: builtins.int
+    LATE_FIELD_NUMBER: builtins.int
+    LATEST_LATE_NS_FIELD_NUMBER: builtins.int
+    awake: builtins.int
+    frozen: builtins.int
+    frozen_for_ns: builtins.int
+    """Nanoseconds for which the one is that is frozen for the longest."""
+    held_bytes: builtins.int
+    """What all of them hold: of those that are awake as far as it was measured, and the mean for others."""
+    woken: builtins.int
+    """Since the state began."""
+    late: builtins.int
+    """Of those: a tool waited for it."""
+    latest_late_ns: builtins.int
+    """For how long the latest of those tools waited, in nanoseconds."""
+    def __init__(
+        self,
+        *,
+        awake: builtins.int = ...,
+        frozen: builtins.int = ...,
+        frozen_for_ns: builtins.int = ...,
+        held_bytes: builtins.int = ...,
+        woken: builtins.int = ...,
+        late: builtins.int = ...,
+        latest_late_ns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["awake", b"awake", "frozen", b"frozen", "frozen_for_ns", b"frozen_for_ns", "held_bytes", b"held_bytes", "late", b"late", "latest_late_ns", b"latest_late_ns", "woken", b"woken"]) -> None: ...
+
+global___SandboxCounts = SandboxCounts
 
 @typing.final
 class FailureState(google.protobuf.message.Message):

@@ -34,11 +34,11 @@ class Heard:
 
 
 def ran(model: SandboxModel | None, rules: FreezeRules) -> tuple[RunResult, Heard]:
-    """A storm of 30 programs on a pool for a few."""
+    """A storm of 40 programs on a pool for a few."""
     heard = Heard()
     asked = Experiment(
-        workload=Workload(trace="synthetic:swe-bench", programs=30, contention=True, cpus=4.0),
-        hardware=Hardware(pool_tokens=128_000),
+        workload=Workload(trace="synthetic:swe-bench", programs=40, contention=True, cpus=4.0),
+        hardware=Hardware(pool_tokens=64_000),
         preset=PRESETS["penstock"],
         arrival=Poisson(2.0),
         rules=ControlRules(sandboxes=rules),
@@ -56,13 +56,13 @@ def test_what_waits_leaves_its_cpus_to_what_runs() -> None:
     slow = [run.summary.tool_slowdown_ratio for run in (plain, frozen, awake)]
     assert slow == sorted(slow)
     assert frozen.summary.makespan_s < awake.summary.makespan_s
-    assert all(run.summary.programs_ended == 30 for run in (plain, awake, frozen))
+    assert all(run.summary.programs_ended == 40 for run in (plain, awake, frozen))
     assert any(each.frozen for each in heard.events)
     assert not any(each.late_ns for each in heard.events), "each was awake before its tool"
 
 
 def test_waking_that_takes_long_is_begun_in_time_once_that_is_known() -> None:
-    _, heard = ran(replace(MODEL, wake_s=20.0), FreezeRules(freeze=True))
+    _, heard = ran(replace(MODEL, wake_s=8.0), FreezeRules(freeze=True))
     wakes = [each for each in heard.events if each.took_ns and not each.frozen]
     late = [bool(each.late_ns) for each in wakes]
     assert len(wakes) >= 10
@@ -74,5 +74,5 @@ def test_a_host_of_little_memory_holds_what_it_can(reclaimed: float) -> None:
     model = replace(MODEL, host_gb=10.0, reclaimed_ratio=reclaimed)
     rules = FreezeRules(freeze=True, memory_gb=10.0 if reclaimed else 0.0)
     run, heard = ran(model, rules)
-    assert run.summary.programs_ended == 30
+    assert run.summary.programs_ended == 40
     assert heard.most_bytes <= (10 << 30)
