@@ -2,7 +2,7 @@
 
     python bench/freezing.py [--programs N] [--seeds N] [--plot FILE] [--json]
 
-A storm: all programs come within a minute, to a host of 8 CPUs. A tool computes all the time, and a sandbox takes
+A storm: all programs come within a minute, to a host of 4 CPUs. A tool computes all the time, and a sandbox takes
 a GiB and, awake, a twentieth of a CPU. `limited`: the host has memory for a third of the programs, and the others
 wait outside. Ways: sandboxes are never frozen; frozen, and all memory stays resident; frozen, and three quarters
 of it are reclaimed, while those that are awake must find room.
@@ -31,9 +31,9 @@ from controlplane.lab.workload.arrivals import Poisson
 
 GIB = 1 << 30
 RATE = 2.0  # programs a second
-POOL_TOKENS = 256_000
+POOL_TOKENS = 128_000
 RECLAIMED = 0.75
-CPUS = 8.0
+CPUS = 4.0
 WAYS = ("awake", "frozen", "reclaimed")
 
 
@@ -160,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=90)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--presets", default="penstock,mars")
+    parser.add_argument("--presets", default="penstock,mars,thunderagent")
     parser.add_argument("--plot", type=Path, help="write memory and CPUs over time to this file (.svg, .png)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -180,7 +180,7 @@ def main() -> None:
         print(json.dumps(rows))
     else:
         cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-        print(table(list(rows[0]), cells))
+        print("\n".join(table(list(rows[0]), cells)))
     if options.plot:
         plot(options.plot, runs, CPUS)
 

@@ -3,7 +3,7 @@
     python bench/freezing_live.py [--programs N] [--plot FILE] [--json]
 
 A daemon, an engine double with its gate, and agents that talk to both. Each agent has a sandbox: a process that
-holds 40 MB and burns a tenth of a CPU while it is awake, in a cgroup of its own where those can be made, else it
+holds 40 MB and burns a twentieth of a CPU while it is awake, in a cgroup of its own where those can be made, else it
 is stopped by signals. Two programs are let in at a time, so that the others are held. All of it runs twice, never
 frozen and frozen; in a third run the daemon is killed while sandboxes are frozen, and the keeper in a fourth.
 
@@ -45,8 +45,8 @@ from engine_hooks.tools.resources.client import Resources
 from engine_hooks.tools.resources.sandboxes import Sandboxes
 
 NODE = "freezing"
-TURNS, WORDS, TOKENS = 5, 400, 60
-TOOL_S, PAUSE_S = 0.3, 0.05
+TURNS, WORDS, TOKENS = 4, 400, 60
+TOOL_S, PAUSE_S = 0.1, 0.05
 CONFIG = """
 preset = "fcfs"
 [http]
@@ -58,7 +58,7 @@ window = 2
 freeze = {freeze}
 after_s = 0.5
 """
-# Holds memory, burns a tenth of a CPU, and computes for as long as a line of its input says.
+# Holds memory, burns a twentieth of a CPU, and computes for as long as a line of its input says.
 SANDBOX = """
 import sys, threading, time
 held = bytearray(b"x") * 40_000_000
@@ -66,7 +66,7 @@ def burn(seconds):
     end = time.thread_time() + seconds
     while time.thread_time() < end: pass
 def idle():
-    while True: burn(0.01); time.sleep(0.09)
+    while True: burn(0.01); time.sleep(0.19)
 threading.Thread(target=idle, daemon=True).start()
 for line in sys.stdin:
     burn(float(line)); print("done", flush=True)
@@ -270,7 +270,7 @@ def main() -> None:
         print(json.dumps(rows))
     else:
         cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-        print(table(list(rows[0]), cells))
+        print("\n".join(table(list(rows[0]), cells)))
     if options.plot:
         plot(options.plot, [("this host", way, seen) for way, _, seen in runs[:2]], os.cpu_count() or 1)
 
