@@ -3,9 +3,10 @@
     python bench/freezing_live.py [--programs N] [--plot FILE] [--json]
 
 A daemon, an engine double with its gate, and agents that talk to both. Each agent has a sandbox: a process that
-holds 40 MB and burns a twentieth of a CPU while it is awake, in a cgroup of its own where those can be made, else it
-is stopped by signals. Two programs are let in at a time, so that the others are held. All of it runs twice, never
-frozen and frozen; in a third run the daemon is killed while sandboxes are frozen, and the keeper in a fourth.
+holds 40 MB and burns a twentieth of a CPU while it is awake, in a cgroup of its own where those can be made,
+else it is stopped by signals. Two programs are let in at a time, so that the others are held. All of it runs
+twice, never frozen and frozen; in a third run the daemon is killed while sandboxes are frozen, and the keeper
+in a fourth.
 
 `replies_to_frozen` counts replies whose program's sandbox was frozen as they came. `all_awake_s`: from the kill
 to when no sandbox is frozen; -1: nobody was killed.

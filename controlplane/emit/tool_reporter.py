@@ -260,9 +260,11 @@ class ToolReporter:
             call = self._calls.get((command.program_id, command.call_id))
             if call is not None and (wait := call.slot) is not None:
                 wait.answer()
-        elif isinstance(command, Freeze | Thaw) and self.sandboxes is not None:
-            act = self.sandboxes.freeze if isinstance(command, Freeze) else self.sandboxes.thaw
-            act(command.program_id)
+        elif isinstance(command, Thaw) and self.sandboxes is not None:
+            self.sandboxes.thaw(command.program_id)
+        elif isinstance(command, Freeze) and self.sandboxes is not None:
+            if not any(program_id == command.program_id for program_id, _ in list(self._calls)):
+                self.sandboxes.freeze(command.program_id)  # else it was said before a tool was heard of
         elif isinstance(command, PrepareEnvironment | CancelEnvironment):
             preparation = self._preparations.get(command.program_id)
             if preparation is not None and isinstance(command, PrepareEnvironment):

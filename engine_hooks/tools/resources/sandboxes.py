@@ -36,6 +36,7 @@ class _Sandbox:
     refused: bool = False  # it could not be frozen: the daemon is not to ask again
     needed_ns: int = 0  # since when a tool waits for it; 0: none does
     awake: threading.Event = field(default_factory=threading.Event)
+    told: dict[str, Any] = field(default_factory=dict)  # what it is and holds, as it was reported last
 
 
 class Sandboxes:
@@ -90,7 +91,7 @@ class Sandboxes:
         """Another daemon asks: say again what there is."""
         for name, sandbox in list(self._known.items()):
             if not sandbox.refused:
-                self._reporter.sandbox(name, frozen=sandbox.frozen)
+                self._reporter.sandbox(name, **sandbox.told)
 
     def forget(self) -> None:
         """In a forked child: all of it is the parent's."""
@@ -99,22 +100,29 @@ class Sandboxes:
     # The thread
 
     def _run(self) -> None:
-        keeper: subprocess.Popen[bytes] | None = None
         while True:
-            if keeper is None:
-                keeper, rest = self._resources.live_keeper(), b""
-                for name in list(self._known):
-                    self.thaw(name)  # of a keeper that died: what it froze is awake by now
-            if keeper is None or keeper.stdout is None:  # all that there was has been reclaimed
-                time.sleep(BEAT_S)
-                continue
-            ready = select.select([keeper.stdout], [], [], BEAT_S)[0]
-            if any(each.frozen for each in list(self._known.values())) and self._hears_daemon():
-                self._resources.tell_keeper({"do": "beat"})
-            if ready and not (chunk := os.read(keeper.stdout.fileno(), _CHUNK_BYTES)):
-                keeper.stdout.close()
-                keeper = None
-            elif ready:
+            try:
+                self._follow(self._resources.live_keeper())
+            except Exception as error:  # what is frozen thaws without our word
+                log.warning("penstock: sandboxes are not frozen: %r", error)
+            time.sleep(BEAT_S)
+
+    def _follow(self, keeper: "subprocess.Popen[bytes] | None") -> None:
+        """Speak with one keeper until it ends. None: all that there was has been reclaimed."""
+        if keeper is None or keeper.stdout is None:
+            return
+        for name in list(self._known):
+            self.thaw(name)  # of a keeper that died: what it froze is awake by now
+        rest = b""
+        with keeper.stdout as output:
+            while True:
+                ready = select.select([output], [], [], BEAT_S)[0]
+                if any(each.frozen for each in list(self._known.values())) and self._hears_daemon():
+                    self._resources.tell_keeper({"do": "beat"})
+                if not ready:
+                    continue
+                if not (chunk := os.read(output.fileno(), _CHUNK_BYTES)):
+                    return
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self._heard(json.loads(line))
@@ -137,8 +145,8 @@ class Sandboxes:
             sandbox.awake.set()
         if sandbox.refused:
             return
-        fields = {each: outcome[each] for each in ("frozen", "awake_bytes", "held_bytes", "took_ns")}
-        self._reporter.sandbox(name, late_ns=late_ns, **fields)
+        sandbox.told = {each: outcome[each] for each in ("frozen", "awake_bytes", "held_bytes")}
+        self._reporter.sandbox(name, late_ns=late_ns, took_ns=outcome["took_ns"], **sandbox.told)
 
     def _hears_daemon(self) -> bool:
         return self._reporter.daemon_silent_s < SILENT_S
