@@ -46,7 +46,8 @@ from engine_hooks.tools.resources.client import Resources
 from engine_hooks.tools.resources.sandboxes import Sandboxes
 
 NODE = "freezing"
-TURNS, WORDS, TOKENS = 4, 400, 60
+WARM_S = 15.0  # until the gate hears the daemon, on a busy machine: before that it lets everything pass
+TURNS, WORDS, TOKENS = 3, 400, 60
 TOOL_S, PAUSE_S = 0.1, 0.05
 CONFIG = """
 preset = "fcfs"
@@ -72,6 +73,7 @@ threading.Thread(target=idle, daemon=True).start()
 for line in sys.stdin:
     burn(float(line)); print("done", flush=True)
 """
+RUNS = {"awake": "", "frozen": "", "daemon killed": "daemon", "keeper killed": "keeper"}  # and what is killed
 CGROUPS = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
 
 
@@ -213,6 +215,7 @@ def run(name: str, programs: int, cgroups: Path | None, *, freeze: bool, kill: s
             command_running(up, ready=r'"event": "up"|\bup\b.*preset') as (daemon, _),
             command_running(double, ready=r"listens on (\S+)") as (_, found),
         ):
+            time.sleep(WARM_S)
             agents = Agents(found.group(1), folder, programs, cgroups, seen)
 
             def watch() -> None:
@@ -253,27 +256,25 @@ def run(name: str, programs: int, cgroups: Path | None, *, freeze: bool, kill: s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=12)
+    parser.add_argument("--programs", type=int, default=8)
+    parser.add_argument("--runs", default=",".join(RUNS))
     parser.add_argument("--signals", action="store_true", help="stop processes by signals, whatever can be made")
     parser.add_argument("--plot", type=Path, help="write memory and CPUs over time to this file (.svg, .png)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    runs: list[tuple[str, Seen]] = []
     with own_cgroups() as found:
         cgroups = None if options.signals else found
-        runs = [
-            ("awake", *run("awake", options.programs, cgroups, freeze=False)),
-            ("frozen", *run("frozen", options.programs, cgroups, freeze=True)),
-            ("daemon killed", *run("daemon killed", options.programs, cgroups, freeze=True, kill="daemon")),
-            ("keeper killed", *run("keeper killed", options.programs, cgroups, freeze=True, kill="keeper")),
-        ]
-    rows = [asdict(row) for _, row, _ in runs]
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-        print("\n".join(table(list(rows[0]), cells)))
+        for name in options.runs.split(","):
+            row, seen = run(name, options.programs, cgroups, freeze=name != "awake", kill=RUNS[name])
+            runs.append((name, seen))
+            if options.json:
+                print(json.dumps(asdict(row)), flush=True)
+                continue
+            cells = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in asdict(row).values()]
+            print("\n".join([*table(list(asdict(row)), [cells])][2 * (len(runs) > 1) :]), flush=True)
     if options.plot:
-        plot(options.plot, [("this host", way, seen) for way, _, seen in runs[:2]], os.cpu_count() or 1)
+        plot(options.plot, [("this host", name, seen) for name, seen in runs], os.cpu_count() or 1)
 
 
 if __name__ == "__main__":

@@ -355,7 +355,7 @@ OTHER_CLOCKS = {
     "engine_hooks/sglang/moves.py": "how long moves took",
     "engine_hooks/tools/resources/cgroups.py": "how long the kernel takes",
     "engine_hooks/tools/resources/client.py": "a time that the agent gave",
-    "engine_hooks/tools/resources/freezer.py": "how long it took; silence that only seemed so thaws, which hurts nobody",
+    "engine_hooks/tools/resources/freezer.py": "how long it took; to thaw too soon hurts nobody",
     "engine_hooks/tools/resources/keeper.py": "a time that the agent gave",
     "engine_hooks/tools/resources/sandboxes.py": "how long a tool waited",
     "engine_hooks/vllm/attached.py": "pins, and how long a scheduler sleeps",
