@@ -30,6 +30,8 @@ OURS = {  # that read whole what the kernel, this package or a client made, or w
     "controlplane/fleet/envoy.py": "a template of the package",
     "controlplane/daemon/process/host_probe.py": "the kernel's",
     "controlplane/daemon/process/instance_lock.py": "the kernel's",
+    "engine_hooks/tools/resources/cgroups.py": "the kernel's",
+    "engine_hooks/tools/resources/freezer.py": "its notes, in a folder of its own",
     "engine_hooks/tools/resources/workspaces.py": "the kernel's",
 }
 
