@@ -188,6 +188,7 @@ def simulate(
         sessions,
         arrivals_ns=run.arrivals_ns,
         at_once=asked.arrival.n if isinstance(asked.arrival, Closed) else total,
+        in_batches=isinstance(asked.arrival, Closed) and asked.arrival.in_batches,
         cpus=workload.cpus,
         tool_slots=workload.tool_slots,
         tools_ask=asked.rules.tool_slots.per_cpu > 0,

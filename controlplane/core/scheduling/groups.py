@@ -67,12 +67,16 @@ def beside_its_group(turn: NextTurn, group: Group | None) -> NextTurn:
 
 
 def prompt_pins(ledger: Ledger, now_ns: int) -> Iterator[ProgramCommand]:
-    """Keep the prompts of groups that have not all begun, and let go of the others'."""
+    """Keep the prompts of groups that have not all begun, and let go of the others'.
+
+    Not in a fleet, whose contexts are its nodes' (docs/adr/0049).
+    """
     groups, programs = ledger.groups.by_name, ledger.programs
     for name, group in list(groups.items()):
         until_ns = group.seen_ns + _LINGERS_NS
         if not group.is_complete and now_ns < until_ns:
-            carrier = _carrier(group, programs.by_name, now_ns) if group.home else None
+            pins = group.home and ledger.engines.listed is None
+            carrier = _carrier(group, programs.by_name, now_ns) if pins else None
             if carrier is not None and group.pin != (carrier.program_id, carrier.turn_index):
                 group.pin = (carrier.program_id, carrier.turn_index)
                 why = f"its group's prompt: {len(group.begun)} of {group.size} have begun"
