@@ -297,6 +297,7 @@ class Engines:
         for program in programs.values():
             program.kv_blocks = ceil(program.kv_blocks * ratio)
             program.shared_blocks = min(program.kv_blocks, ceil(program.shared_blocks * ratio))
+            program.group_blocks = ceil(program.group_blocks * ratio)
             program.queued_blocks = 0
         for held in self.gates.held.values():
             held.blocks = max(1, ceil(held.blocks * ratio))

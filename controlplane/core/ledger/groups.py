@@ -67,6 +67,8 @@ class Groups:
                 del self.by_name[next(iter(self.by_name))]
         group.members[program.program_id] = None
         group.seen_ns = now_ns
+        if group.home:
+            self._share(group, program)
 
     def granted(self, program: Program, now_ns: int) -> None:
         """It gets a slot: where no engine has the prompt, and nobody computes it, it does that."""
@@ -75,7 +77,7 @@ class Groups:
             group.opener, group.opened_ns = program.program_id, now_ns
 
     def begins(self, program: Program, place: str, prompt_tokens: int, now_ns: int) -> bool:
-        """Its first prompt was computed, on the engine there. True if others wait for that."""
+        """Its first prompt was computed, on the engine there. True if others wait for that. 0 tokens: unknown."""
         group = self.of(program)
         if group is None or program.turn_index or program.program_id in group.begun:
             return False
@@ -83,8 +85,15 @@ class Groups:
         group.seen_ns = now_ns
         if group.home:
             return False
-        group.home, group.prompt_tokens, group.opener = place, prompt_tokens, ""
+        group.home, group.opener = place, ""
+        group.prompt_tokens = prompt_tokens or program.kv_blocks * self.programs.estimates.block_tokens
+        for name in group.members:
+            if (member := self.programs.by_name.get(name)) is not None:
+                self._share(group, member)
         return True
+
+    def _share(self, group: Group, member: Program) -> None:
+        self.programs.share_prompt(member, group.prompt_tokens // self.programs.estimates.block_tokens)
 
     def leaves(self, program: Program) -> None:
         """Its turn failed or was left, or its run is over: nobody waits for what it has not computed."""

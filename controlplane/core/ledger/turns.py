@@ -154,11 +154,11 @@ class Turns:
             estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
         if event.prefill_ns > 0 and (turn := self.running.get(event.turn_id)) is not None:
             turn.prefilled = estimates.prefilled(event, alone=len(self.running) == 1)
+        opens = self.groups.begins(program, place_of(event.publisher), event.prompt_tokens, now_ns)
+        self.group_opened = self.group_opened or opens
         if event.prompt_tokens <= 0:
             return
         estimates.hits.add(event.cached_tokens / event.prompt_tokens)
-        opens = self.groups.begins(program, place_of(event.publisher), event.prompt_tokens, now_ns)
-        self.group_opened = self.group_opened or opens
         if program.turn_index == 0:
             # A sub-agent, or a rollout, shares more with its siblings than all programs share.
             if opens or not (program.parent_id or program.sent_by or program.group):

@@ -66,6 +66,7 @@ class Program:
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
     group: str = ""  # of rollouts that begin with the same prompt: its name in the ledger; empty: none
+    group_blocks: int = 0  # of the prompt that its group shares; 0: none has been computed yet
     sent_by: str = ""  # whose sub-agent it is, where those have slots of their own
     had_children: bool = False  # of a root: some may be forgotten by now
     status: Status = Status.WAITING
@@ -145,6 +146,11 @@ class Program:
         return class_of(self.tenant, self.agent, self.first_tokens) if self.first_tokens else ""
 
     @property
+    def needed_blocks(self) -> int:
+        """Of those that it waits with: what its group does not hold."""
+        return max(1, self.queued_blocks - self.group_blocks)
+
+    @property
     def may_end(self) -> bool:
         """Whether its last turn may have been its last: a title request may end beside the turn that matters.
 
@@ -179,7 +185,7 @@ class QueuedProgram:
     def of(cls, program: Program, left: float = 0.0, lifetimes: float = 0.0) -> "QueuedProgram":
         return cls(
             program_id=program.program_id,
-            blocks=program.queued_blocks,
+            blocks=program.needed_blocks,
             arrived_at_ns=program.arrived_at_ns,
             queued_at_ns=program.queued_at_ns,
             turn_index=program.turn_index,

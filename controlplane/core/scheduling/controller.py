@@ -291,7 +291,7 @@ class Controller:
         packing, facts = self.preset.packing, self.ledger.estimates
         waiting = yield from gathering(self.ledger, ProgramForecaster(facts).left if packing.looks_ahead else None)
         order = packing.order(waiting, facts, self.pressure, now_ns)
-        if packing.groups and self.ledger.groups.by_name:
+        if packing.groups and any(each.group for each in order):
             order, self._behind_siblings = in_groups(order, self.ledger, now_ns)
         yield
         order, asked = in_tiers(order, self.ledger, self.rules.hints, self.pressure.kv_total_blocks)
@@ -313,7 +313,7 @@ class Controller:
         if not window.room_blocks or not self.pressure.programs_active:
             return False  # nothing bounds them, or the first one goes in whatever it asks for
         programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
-        return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
+        return all(programs.by_name[name].needed_blocks > most for name in programs.queue)
 
     def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
         root = self.ledger.programs.by_name[root_id]

@@ -4,8 +4,8 @@ The first member that is let in opens its group: its siblings wait for its first
 prompt before. Then they go first, to the same engine unless its crowding costs more than the prompt, whose blocks
 stay pinned until the last of them has begun. What waits for a member ends by a deadline.
 
-A batch of rollouts is over when its last one is. Once fewer wait than run, whoever is expected to take longest goes
-first (longest processing time first, Graham 1969), and what has begun before what has not.
+A batch of rollouts is over when its last one is. So what has begun goes before what has not, and first whoever is
+expected to take longest (longest processing time first, Graham 1969).
 
 **Paper**: ThunderAgent §5.3 rolls out with its serving policy; it knows no groups.
 """
@@ -29,7 +29,7 @@ def in_groups(order: Sequence[QueuedProgram], ledger: Ledger, now_ns: int) -> tu
     Without those that wait for a sibling to compute their prompt, who are the second answer.
     """
     groups = ledger.groups.by_name
-    rollouts = _arranged([each for each in order if each.group], groups, len(ledger.programs.active))
+    rollouts = _arranged([each for each in order if each.group], groups)
     behind, opening = set[str](), set[str]()
     for each in rollouts:
         group = groups.get(each.group) if not each.turn_index else None
@@ -43,16 +43,16 @@ def in_groups(order: Sequence[QueuedProgram], ledger: Ledger, now_ns: int) -> tu
     return [each for each in merged if each.program_id not in behind], behind
 
 
-def _arranged(rollouts: list[QueuedProgram], groups: Mapping[str, Group], active: int) -> list[QueuedProgram]:
-    if len(rollouts) <= active:
-        return sorted(rollouts, key=lambda each: (not each.turn_index, -each.lifetimes))
-    place_of: dict[str, int] = {}
+def _arranged(rollouts: Sequence[QueuedProgram], groups: Mapping[str, Group]) -> list[QueuedProgram]:
+    first_of: dict[str, int] = {}
     for place, each in enumerate(rollouts):
-        place_of.setdefault(each.group, place)
+        first_of.setdefault(each.group, place)
 
-    def key(each: QueuedProgram) -> tuple[bool, int]:
+    def key(each: QueuedProgram) -> tuple[int, float]:
+        if each.turn_index:
+            return 0, -each.lifetimes
         group = groups.get(each.group)
-        return not each.turn_index and (group is None or not group.home), place_of[each.group]
+        return (1 if group is not None and group.home else 2), first_of[each.group]
 
     return sorted(rollouts, key=key)
 

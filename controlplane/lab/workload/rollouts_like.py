@@ -5,8 +5,11 @@ are ours: lognormal turns, of whose logarithm's variance half is the task's, whi
 has a straggler, and a hard task a group of them.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from controlplane.lab.workload.families import families
 from controlplane.lab.workload.trace import ProgramTrace
 from controlplane.lab.workload.trace_lines import Turn
 
@@ -37,6 +40,15 @@ def draw_group(rng: np.random.Generator, name: str, number: int) -> list[Program
         )
         for member in range(size)
     ]
+
+
+def sampled(programs: Sequence[ProgramTrace], seed: int) -> list[ProgramTrace]:
+    """In the order in which a trainer's sampler draws their prompts: groups and families stay together."""
+    found: dict[str, list[ProgramTrace]] = {}
+    for family in families(programs):
+        found.setdefault(family[0].group[0] or family[0].program_id, []).extend(family)
+    groups = list(found.values())
+    return [program for place in np.random.default_rng(seed).permutation(len(groups)) for program in groups[place]]
 
 
 def _turns(rng: np.random.Generator, prompt: int, task: float) -> tuple[Turn, ...]:
