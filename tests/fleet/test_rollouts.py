@@ -1,6 +1,9 @@
 """A batch of rollouts with new weights in its middle: NATS, fleet daemon and Envoy before two engine doubles."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,7 +13,6 @@ import aiohttp
 import pytest
 from support.daemon_process import eventually
 from support.heard import Heard
-from test_fleet_seeing import told
 
 from controlplane.core.model.events import CacheFlushed, FirstToken, TurnEnded
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
@@ -101,6 +103,9 @@ def _contexts_ended(nodes: list[Heard]) -> None:
 
 
 def _nothing_is_held(site: Site) -> bool:
-    folder = site.folder / "fleet-1"
-    queued = told(folder, "queue", "--name", "fleet")
-    return "g0" not in queued
+    """No slot and no held turn, by the daemon's own word."""
+    words = [sys.executable, "-m", "controlplane", "status", "--json", "--node", "fleet"]
+    done = subprocess.run([*words, "--state-dir", str(site.folder / "fleet-1")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)
+    return (status["programs_active"], status["queue_length"]) == (0, 0)
