@@ -218,8 +218,7 @@ class Turns:
             estimates.prompts.learn(turn.size, self._sender(program), event.prompt_tokens, known_tokens)
         if program.prompt_tokens:
             program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
-        program.turn_index += 1
-        program.last_turn_id = event.turn_id
+        program.turn_index, program.last_turn_id = program.turn_index + 1, event.turn_id
         program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         program.prompt_tokens = event.prompt_tokens
         program.context_tokens = event.prompt_tokens + event.output_tokens
