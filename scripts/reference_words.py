@@ -21,6 +21,7 @@ PUBLISHERS = {
     "PoolSampled": "engine",
     "ContextMoved": "engine (SGLang with HiCache)",
     "PinReclaimed": "engine",
+    "CacheFlushed": "engine, gate",
     "HostSampled": "daemon (its host probe)",
     "CommandApplied": "engine, gate",
     "CommandRejected": "engine, gate",

@@ -45,7 +45,8 @@ def replay(
         typer.Option(
             "--arrival",
             "-a",
-            help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant) or `closed:N`.",
+            help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant), `closed:N`, or "
+            "`batch:N` (the next N once all have ended).",
         ),
     ] = "poisson:0.1",
     seed: Annotated[int, typer.Option("--seed", "-s", min=0, help="Seed of the arrivals.")] = 1,

@@ -29,7 +29,8 @@ Arrivals = Annotated[
         "--arrival",
         "-a",
         help="`poisson:RATE` in programs/s (open), `burst:RATE:N` (N at one instant), `load:X` (X times the rate "
-        "that no order of programs could exceed) or `closed:N`. Repeatable.",
+        "that no order of programs could exceed), `closed:N`, or `batch:N` (the next N once all have ended). "
+        "Repeatable.",
     ),
 ]
 
@@ -64,7 +65,8 @@ def simulate(
         typer.Option(
             "--change",
             help="An engine that comes or goes, KIND:ENGINE:AT_S: die:2:600 (with its turns and its memory), "
-            "drain:2:600 (it takes no program any more), join:2:900 (with an empty memory). Repeatable.",
+            "drain:2:600 (it takes no program any more), join:2:900 (with an empty memory), flush:1:300 (its "
+            "contexts end, as with new weights). Repeatable.",
         ),
     ] = [],
     programs: Programs = WORKLOAD.programs,

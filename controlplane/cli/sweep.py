@@ -10,7 +10,7 @@ from controlplane.cli.options import Baseline
 EXAMPLE = """\
 # Runs every preset at every arrival with every seed, for each workload on each hardware.
 presets = ["fcfs", "continuum", "mars", "penstock"]    # default: all; "clairvoyant" too; [] with variants only
-arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "load:0.8", "load:0.8:10"
+arrivals = ["poisson:0.1", "poisson:0.2"]    # or "burst:0.1:10", "closed:8", "batch:64", "load:0.8", "load:0.8:10"
 seeds = [1, 2, 3]
 
 [[workload]]
@@ -28,7 +28,7 @@ profile = "h200-llama31-8b"    # or h100, b200, rtx3090, or a file
 # pool_tokens or pool_programs (how many of the workload's programs fit), chunk_tokens, max_running,
 # rate_factor (on open rates), name, replicas, link_gb_per_s,
 # routing ("session", "round_robin", "least_loaded", "hash", "prefix", "single"),
-# changes = ["die:2:600", "join:2:900"] (engines that come and go, as --change)
+# changes = ["die:2:600", "join:2:900"] (engines that come and go or get new weights, as --change)
 
 # A daemon's configuration, run beside the presets under its own name.
 [variants."penstock, waste 0"]

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 from controlplane.fleet._generated import ext_proc_pb2 as ext_proc
 from controlplane.fleet.watched_reply import OF_SHAPE
-from controlplane.gate.requests import TURN_HEADER, count_of
+from controlplane.gate.requests import TURN_HEADER, count_of, turn_path
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 DESTINATION = "x-gateway-destination-endpoint"
@@ -33,6 +34,11 @@ class Request:
     body_mode: int
     answer_mode: int
     subset: frozenset[str] | None  # addresses, the only ones to choose from
+
+    @property
+    def turn_path(self) -> str:
+        """The path by which a turn is known."""
+        return turn_path(unquote(self.path))
 
     def header(self, name: bytes) -> str:
         """The first header of that name; empty if there is none."""

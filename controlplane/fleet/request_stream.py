@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import grpc
 
@@ -24,6 +23,7 @@ from controlplane.gate.continuity import TurnOfContext
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
 from controlplane.gate.endings import ENDING_PATHS, ended, is_last
 from controlplane.gate.engine_api import EngineApi
+from controlplane.gate.flushes import CONTEXTS_ENDED, FLUSHING_PATHS, WEIGHTS_UPDATED
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
 from controlplane.gate.problems import problem
 from controlplane.gate.request_ids import ID_HEADERS, RANK_HEADER, REQUEST_ID_HEADER, carried_of, request_id_with
@@ -39,7 +39,6 @@ from controlplane.gate.requests import (
     refusal_problem,
     ticket_of,
     timeout_from,
-    turn_path,
 )
 from controlplane.gate.sizing import Prompt
 from controlplane.gate.tickets import Entered, Refused, Ticket, refusal
@@ -135,6 +134,9 @@ class RequestStream:
         """Say where the request goes, once it may. Raises ``_Answered`` if it goes nowhere."""
         if self._picker.health is not None and request.method == "GET" and request.path == HEALTH_PATH:
             await self._answer(HTTPStatus.OK, self._picker.health(), {})
+        if request.method in GATED_METHODS and request.turn_path == WEIGHTS_UPDATED:
+            self._picker.gate.cache_flushed(request.path)
+            await self._answer(HTTPStatus.OK, CONTEXTS_ENDED, {})
         try:
             ticket = await self._ticket_of(request)
         except BadIdentity as bad:
@@ -146,6 +148,8 @@ class RequestStream:
             engines = self._picker.choice.any(request.subset)
             if not engines:
                 await self._problem(request, HTTPStatus.SERVICE_UNAVAILABLE, "no_engine", _NO_ENGINE)
+            if request.turn_path in FLUSHING_PATHS:  # its answer is shown to nobody here
+                self._picker.gate.cache_flushed(request.path, engines[0].place)
             await self._send_on(request, engines, {})
             return
         try:
@@ -173,7 +177,7 @@ class RequestStream:
         """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
         if request.method not in GATED_METHODS or not request.has_body:
             return None
-        path = turn_path(unquote(request.path))
+        path = request.turn_path
         if path in ENDING_PATHS:
             await self._end_program(request, path)
         if path not in self._picker.paths:
@@ -213,22 +217,20 @@ class RequestStream:
 
     async def _ticket_of_body(self, request: Request, encoding: str) -> Ticket | None:
         """As ``_ticket_of``; nothing of the body is kept but what has to be sent back."""
-        found = await self._body_of(request, encoding)
-        if found is None:
+        if (found := await self._body_of(request, encoding)) is None:
             return None
         body, data = found
-        size = len(data)
         identity = self._picker.gate.tenants.identify(request.headers, body)
         if request.body_mode == BUFFERED:
             body, self._repaired = self._picker.repairer.sent_on(identity.program_id, body, data)
-        prompt = await measured(body, size)
+        prompt = await measured(body, len(data))
         identity, self._in_context = self._picker.continuity.name(identity, body, prompt)
         identity = self._picker.gate.tenants.scope(identity)
         self._is_last = is_last(request.headers, body)
         if not (self._is_last or identity.is_one_turn):
-            self._reply = WatchedReply(self._picker.replies, turn_path(unquote(request.path)), body)
+            self._reply = WatchedReply(self._picker.replies, request.turn_path, body)
         change = self._picker.contexts.change(identity.program_id, prompt, request.headers)
-        told = {"prompt": self._picker.contexts.size(identity, prompt), "change": change, "held_bytes": size}
+        told = {"prompt": self._picker.contexts.size(identity, prompt), "change": change, "held_bytes": len(data)}
         ticket = self._ticket_for(request, identity, body, **told)
         if not identity.is_one_turn:
             self._prompt = prompt
@@ -307,7 +309,7 @@ class RequestStream:
 
         self._at_engine = EngineTurn(api, ticket)
         try:
-            await self._at_engine.begin(turn_path(unquote(request.path)), is_held)
+            await self._at_engine.begin(request.turn_path, is_held)
         except BaseException:
             self._picker.gate.leave(ticket, abandoned="the client left before the engine was ready")
             raise
@@ -357,8 +359,7 @@ class RequestStream:
             self._in_context.over(self._reply.reply_id)
 
     def _no_engine(self, ticket: Ticket, hold_ns: int) -> Refused:
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        return refusal(self._picker.gate.limits, ticket, status, "no_engine", _NO_ENGINE, hold_ns)
+        return refusal(self._picker.gate.limits, ticket, 503, "no_engine", _NO_ENGINE, hold_ns)
 
     # -- answers -------------------------------------------------------------------------------------------
 
@@ -385,8 +386,7 @@ class RequestStream:
                 await self._context.write(messages.go_on("request_trailers"))
 
     async def _refuse(self, request: Request, refused: Refused) -> NoReturn:
-        content = refusal_problem(request.path, refused)
-        await self._answer(refused.status, content, refusal_headers(refused))
+        await self._answer(refused.status, refusal_problem(request.path, refused), refusal_headers(refused))
 
     async def _problem(self, request: Request, status: int, code: str, message: str) -> NoReturn:
         headers = {}

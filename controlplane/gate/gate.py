@@ -10,6 +10,7 @@ from controlplane.core.estimators.prompt_size import SIZE_FIELDS
 from controlplane.core.model.commands import Admit, Adopt, Command, Pause, Refuse, SetWindow
 from controlplane.core.model.errors import LocalEventError
 from controlplane.core.model.events import (
+    CacheFlushed,
     Event,
     OpenTurn,
     ProgramArrived,
@@ -189,6 +190,10 @@ class Gate:
             return False
         self._send(ProgramEnded(program_id=program_id, reason="its client ended it", frees=True), True)
         return True
+
+    def cache_flushed(self, reason: str, replica: str = "") -> None:
+        """Report that an engine, or each one behind here, has emptied its cache."""
+        self._send(CacheFlushed(replica=replica, reason=reason), True)
 
     def end_program(self, program_id: str) -> None:
         """End a program: its grant goes. Running turns go on, and held turns stay held."""
@@ -449,6 +454,8 @@ class Gate:
                 account=ticket.account,
                 budget_turns=ticket.budget_turns,
                 budget_kv_token_s=ticket.budget_kv_token_s,
+                group_id=ticket.group_id,
+                group_size=ticket.group_size,
                 timeout_ns=0 if has_begun else max(1, held.since_ns + waits_ns - now_ns),
             ),
             urgent,

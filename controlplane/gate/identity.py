@@ -55,6 +55,16 @@ _BEARER = "bearer "
 _BUDGET_TURNS = "x-penstock-budget-turns"
 _BUDGET_KV = "x-penstock-budget-kv-token-s"
 _MOST_DIGITS = 15
+_GROUP = (
+    "x-penstock-group-id",
+    ("group_id", "custom_params.group_id", "vllm_xargs.group_id", "metadata.group_id"),
+)
+_GROUP_SIZE = (
+    "x-penstock-group-size",
+    ("group_size", "custom_params.group_size", "vllm_xargs.group_size", "metadata.group_size"),
+)
+MOST_IN_GROUP = 1024
+"""Rollouts of one prompt: GRPO has 4 to 64."""
 _TENANT = ("x-penstock-tenant", ("tenant", "custom_params.tenant", "metadata.tenant"))
 CLAIMED = "claimed:"
 """Before the name of an owner for whom nobody vouches."""
@@ -64,9 +74,9 @@ _STRONG_HEADERS = tuple(each for each in HEADERS if STANDS_FOR[f"header {each}"]
 _STRONG_FIELDS = tuple(each for each in FIELDS if STANDS_FOR[f"body {each}"] is Names.SESSION)
 _WEAK_HEADERS = tuple(each for each in HEADERS if each not in _STRONG_HEADERS)
 _WEAK_FIELDS = tuple(each for each in FIELDS if each not in _STRONG_FIELDS)
-_NATIVE_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT)
+_NATIVE_HEADERS = (PROGRAM_HEADER, _PARENT[0], _PARENT_TURN[0], _TENANT[0], _AGENT, _GROUP[0])
 _NATIVE_SOURCES = frozenset((f"header {PROGRAM_HEADER}", *(f"body {path}" for path in _NATIVE_FIELDS)))
-_NATIVE_PATHS = (*_NATIVE_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1])
+_NATIVE_PATHS = (*_NATIVE_FIELDS, *_PARENT[1], *_PARENT_TURN[1], *_TENANT[1], *_GROUP[1])
 
 
 class BadIdentity(ControlPlaneError, ValueError):
@@ -88,6 +98,8 @@ class Identity:
     ``aside``: it is one request beside those of its parent, as for a title; it ends with it.
     ``trace`` is the client's span, as W3C's ``traceparent`` has it; one that is not in that form counts as absent.
     ``placeholder`` is where one stood for an id; empty: nowhere.
+    ``group_id`` and ``group_size``: it is one of so many rollouts of one prompt; either says nothing without the
+    other.
     ``tenant`` is what it claims; ``account`` is what a gate vouches for: the digest of its API key, or the header
     that the gate was told to believe. The budgets are what the client allows the run with its children; 0: none.
     """
@@ -107,6 +119,8 @@ class Identity:
     trace: str = ""
     budget_turns: int = 0
     budget_kv_token_s: int = 0
+    group_id: str = ""
+    group_size: int = 0
 
     @property
     def owner(self) -> str:
@@ -152,6 +166,7 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         program_id, parent_id = _sub_agent(program_id, texts)
     elif not parent_id:
         parent_id, within = _foreign_parent(program_id, source, texts, fields)
+    group_id, group_size = _group(texts, fields)
     anonymous = not program_id or is_one_turn(program_id)  # a gate before this one may have made the name up
     return Identity(
         program_id=program_id or f"{ANONYMOUS}{uuid.uuid4().hex}",
@@ -168,6 +183,8 @@ def identify(headers: Headers, body: Body | None, tenant_header: str = "") -> Id
         trace=trace if _TRACE.fullmatch(trace) else "",
         budget_turns=_budget(texts, _BUDGET_TURNS),
         budget_kv_token_s=_budget(texts, _BUDGET_KV),
+        group_id=group_id,
+        group_size=group_size,
     )
 
 
@@ -180,6 +197,17 @@ def _account(texts: Mapping[str, str], tenant_header: str) -> str:
             key = credential[len(_BEARER) :].strip() if credential.lower().startswith(_BEARER) else credential
             return KEY_DIGEST + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return ""
+
+
+def _group(texts: Mapping[str, str], body: Body) -> tuple[str, int]:
+    """Whose rollout it is, and of how many; nothing where one of the two is missing."""
+    group_id = _native_id(texts, body, *_GROUP)[0]
+    size, source = _native_id(texts, body, *_GROUP_SIZE) if group_id else ("", "")
+    if not size:
+        return "", 0
+    if not (size.isascii() and size.isdecimal() and len(size) <= _MOST_DIGITS and 1 <= int(size) <= MOST_IN_GROUP):
+        raise BadIdentity(source, f"expected a whole number from 1 to {MOST_IN_GROUP}, got {size[:80]!r}")
+    return group_id, int(size)
 
 
 def _fairness_id(texts: Mapping[str, str]) -> str:

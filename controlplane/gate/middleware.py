@@ -16,6 +16,7 @@ from controlplane.gate.diagnostics import Answered, Question, question_in
 from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
 from controlplane.gate.endings import ENDING_PATHS, ended, is_last
+from controlplane.gate.flushes import CONTEXTS_ENDED, FLUSHING_PATHS, WEIGHTS_UPDATED, where_taken
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
 from controlplane.gate.problems import problem
@@ -63,6 +64,7 @@ class GatedRequest:
 class GateMiddleware:
     """Holds POSTs and PUTs to ``paths`` at ``gate``; serves ``GET /penstock/health``; the rest passes untouched.
 
+    It tells where a cache is emptied (``flushes``).
     A body that is not a JSON object passes, too: refusing it is up to the application. ``on_loop`` is called with
     the event loop at the first request or lifespan message (the place to attach an ``Inbox``). ``health`` returns
     what the health page shows; the default is the gate's own state. Without ``continuity`` ids are believed, and
@@ -108,7 +110,12 @@ class GateMiddleware:
         elif (path in self._paths or path in ENDING_PATHS) and scope["method"] in GATED_METHODS:
             _without_slash(scope)
             await self._turn(path, scope, receive, send)
+        elif path == WEIGHTS_UPDATED and scope["method"] in GATED_METHODS:
+            self._gate.cache_flushed(path)
+            await send_json(send, HTTPStatus.OK, CONTEXTS_ENDED)
         else:
+            if path in FLUSHING_PATHS:
+                send = where_taken(send, functools.partial(self._gate.cache_flushed, path))
             await self._app(scope, receive, send)
 
     async def _turn(self, path: str, scope: Scope, receive: Receive, send: SendMessage) -> None:

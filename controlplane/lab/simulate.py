@@ -38,6 +38,7 @@ from controlplane.lab.sim.world import Recorder, World
 from controlplane.lab.workload.arrivals import Closed, times_ns
 from controlplane.lab.workload.families import all_of, families, renamed
 from controlplane.lab.workload.named import Wanted, named_workload
+from controlplane.lab.workload.rollouts_like import sampled
 from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.summary import Summary, summarize
 from controlplane.lab.workload.tenants import Owners, by_tenant
@@ -132,6 +133,8 @@ def run_of(asked: Experiment) -> LoadedExperiment:
     tools = asked.tools or _tools_of(workload.tools)
     scaled = workload.scale.apply(trace).programs
     programs, owners = _chosen(scaled, workload, tools, asked.seed), workload.owners
+    if isinstance(asked.arrival, Closed) and asked.arrival.in_batches:
+        programs = sampled(programs, asked.seed)
     return LoadedExperiment(
         asked=asked,
         trace=trace,
@@ -191,6 +194,7 @@ def simulate(
         sessions,
         arrivals_ns=run.arrivals_ns,
         at_once=asked.arrival.n if isinstance(asked.arrival, Closed) else total,
+        in_batches=isinstance(asked.arrival, Closed) and asked.arrival.in_batches,
         cpus=workload.cpus,
         tool_slots=workload.tool_slots,
         tools_ask=asked.rules.tool_slots.per_cpu > 0,

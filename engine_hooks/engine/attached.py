@@ -14,6 +14,7 @@ from typing import Any
 from controlplane.core.model import commands as cmd
 from controlplane.core.model.events import (
     DECODES,
+    CacheFlushed,
     Event,
     PinReclaimed,
     PoolSampled,
@@ -45,6 +46,7 @@ class Moments(ABC):
     _pins: Pins
     _steering: Steering
     _probe: Probe
+    _send: Callable[[Event], None]
 
     def turn_queued(self, request: Any) -> None:
         """A request was queued, for the first time or again."""
@@ -119,6 +121,7 @@ class Moments(ABC):
     def cache_emptied(self) -> None:
         """Handles into it must never be used again."""
         self._pins.forget_all()
+        self._send(CacheFlushed(reason="the engine emptied its cache"))
 
 
 class Attached(Moments):

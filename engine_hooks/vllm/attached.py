@@ -215,7 +215,7 @@ class Attached(Base):
             self._pins.release(program_id)
 
     def after_reset(self) -> None:
-        self._contexts.forget_all()
+        self.cache_emptied()
 
     # Commands
 

@@ -190,6 +190,7 @@ def run_corners(spec: SweepSpec) -> None:
         ("ablations", 540),
         ("placement", 80),
         ("fleet", 32),
+        ("rollouts", 36),
     ],
 )
 def test_corners_of_a_sweep_run(name: str, runs: int) -> None:

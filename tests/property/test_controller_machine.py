@@ -78,12 +78,15 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # Events
 
-    @rule(program=programs, turn=turns, tokens=figures, named=st.booleans())
-    def ask(self, program: str, turn: str, tokens: int, named: bool) -> None:
+    @rule(program=programs, turn=turns, tokens=figures, named=st.booleans(), group=st.integers(0, 3))
+    def ask(self, program: str, turn: str, tokens: int, named: bool, group: int) -> None:
         parent = PARENTS[program] if named else ""
-        self.publish(
-            "gate", ev.TurnQueued(program_id=program, turn_id=turn, prompt_tokens=tokens, parent_id=parent)
-        )
+        ids = {"program_id": program, "turn_id": turn, "parent_id": parent}
+        self.publish("gate", ev.TurnQueued(prompt_tokens=tokens, group_id="g", group_size=group, **ids))
+
+    @rule(role=st.sampled_from(["gate", "engine", "engine-2"]))
+    def flush(self, role: str) -> None:
+        self.publish(role, ev.CacheFlushed())
 
     @rule(program=programs, named=st.booleans())
     def arrive(self, program: str, named: bool) -> None:

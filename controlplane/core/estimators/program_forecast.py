@@ -53,8 +53,12 @@ class ProgramForecaster:
         """What a program that waits will need; what it shares with the others is held already."""
         held = max(1, program.queued_blocks)
         grown, lifetimes = self.ahead(program, held)
-        own = held - min(held, self._shared_blocks)
+        own = held - self._shared(program, held)
         return Growing(own, own + grown, lifetimes)
+
+    def _shared(self, program: Program, held: int) -> int:
+        """What others hold already of the blocks that it asks for."""
+        return min(held, max(self._shared_blocks, program.group_blocks))
 
     def active(self, program: Program) -> tuple[float, float, float]:
         """What a program that has a slot will need, as in ``Growing``, but for what it shares with the others."""
@@ -79,5 +83,5 @@ class ProgramForecaster:
 
     def expected_tokens(self, program: Program) -> int:
         """What the longest context of a program that waits is forecast to be."""
-        shared = min(max(1, program.queued_blocks), self._shared_blocks)
+        shared = self._shared(program, max(1, program.queued_blocks))
         return round((self.waiting(program).last + shared) * self._block_tokens)

@@ -1,8 +1,8 @@
 """The ledger applies events; it holds the only mutable program state.
 
 Each noun has its records, its indices and what events do to them in a file of its own, and uses those before it
-and none behind it: publishers, accounts, programs, tools, gates, sandboxes, runs, handoffs, turns, engines,
-publisher states. What a snapshot holds is what they declare as ``persisted``.
+and none behind it: publishers, accounts, programs, tools, gates, groups, sandboxes, runs, handoffs, turns,
+engines, publisher states. What a snapshot holds is what they declare as ``persisted``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +15,7 @@ from controlplane.core.ledger import persisted as persistence
 from controlplane.core.ledger.accounts import Accounts
 from controlplane.core.ledger.engines import Engines
 from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.groups import Groups
 from controlplane.core.ledger.handoffs import Handoffs
 from controlplane.core.ledger.hints import Hinted
 from controlplane.core.ledger.persisted import persisted
@@ -26,7 +27,7 @@ from controlplane.core.ledger.sandboxes import Sandboxes
 from controlplane.core.ledger.tools import Tools
 from controlplane.core.ledger.turns import Turns
 from controlplane.core.model import events as ev
-from controlplane.core.model.commands import Numbering
+from controlplane.core.model.commands import Numbering, ProgramCommand
 from controlplane.core.model.steps import Steps, run
 from controlplane.core.model.types import seconds
 
@@ -39,6 +40,7 @@ _NOUNS: dict[str, type[Any]] = {
     "tools": Tools,
     "gates": Gates,
     "sandboxes": Sandboxes,
+    "groups": Groups,
     "runs": Runs,
     "handoffs": Handoffs,
     "turns": Turns,
@@ -61,6 +63,7 @@ class Ledger:
     tools: Tools = field(init=False)
     gates: Gates = field(init=False)
     sandboxes: Sandboxes = field(init=False)
+    groups: Groups = field(init=False)
     runs: Runs = field(init=False)
     handoffs: Handoffs = field(init=False)
     turns: Turns = field(init=False)
@@ -98,6 +101,7 @@ class Ledger:
             ev.PoolSampled: self.engines.pool_sampled,
             ev.ContextMoved: self.engines.context_moved,
             ev.PinReclaimed: self.engines.pin_reclaimed,
+            ev.CacheFlushed: self.engines.cache_flushed,
             ev.CommandApplied: self.engines.command_applied,
             ev.CommandRejected: self.engines.command_rejected,
             ev.PublisherState: self.publisher_states.publisher_state,
@@ -118,6 +122,11 @@ class Ledger:
         if (steps := self.handlers[type(event)](event, now_ns)) is not None:
             yield from steps
         return True
+
+    def releases_due(self) -> Iterator[ProgramCommand]:
+        """What tells gates and engines, once, of slots and pins that are over."""
+        yield from self.runs.releases_due()
+        yield from self.engines.releases_due()
 
     def forgetting_ended(self, now_ns: int) -> Steps[None]:
         """Drop programs that ended a while ago, and ends that waited too long for their beginning."""

@@ -1,16 +1,19 @@
 """The engines: the memory that each has, and its answers to commands."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from controlplane.core.ledger.engine_turns import EngineLoad
 from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.groups import Groups
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Charges, Programs
 from controlplane.core.ledger.publishers import Publishers
-from controlplane.core.ledger.turns import EngineLoad, Turns
+from controlplane.core.ledger.turns import Turns
 from controlplane.core.model import events as ev
+from controlplane.core.model.commands import Release
 from controlplane.core.model.places import node_of, place_of, stands_before
 from controlplane.core.model.types import Replica, Status, Tier
 
@@ -62,10 +65,12 @@ class Engines:
     publishers: Publishers
     programs: Programs
     gates: Gates
+    groups: Groups
     turns: Turns
     pools: dict[str, ev.PoolSampled] = persisted(dict)  # by place of the engine: its latest
     retractions: dict[str, int] = persisted(dict)  # by publisher: the last total it reported
     moving: dict[int, Tier] = persisted(dict)  # by command_id: where its KV will be once it is applied
+    unpinned: dict[str, None] = persisted(dict)  # programs whose pins ended with a cache; their engines are told
     listed: dict[str, bool] | None = persisted(_no_listing)  # a fleet's, as ``_listing`` has them
     pool: ev.PoolSampled | None = field(init=False)  # what all have together
     counted: dict[str, ev.PoolSampled] = field(default_factory=dict)  # by place, as they are summed up in it
@@ -180,6 +185,18 @@ class Engines:
         if program is not None and program.replica in ("", place_of(event.publisher)):
             program.retained_until_ns = 0
 
+    def cache_flushed(self, event: ev.CacheFlushed, now_ns: int) -> None:
+        """All contexts there are gone at once: what is asked for next is computed as a whole."""
+        for place in [each for each in self.pools if event.empties(each)]:
+            pinned = (p for p in self.programs.by_name.values() if p.retained_until_ns > now_ns)
+            self.unpinned |= {each.program_id: None for each in pinned if each.replica in (place, "")}
+            self.forget_contexts(place)
+
+    def releases_due(self) -> Iterator[Release]:
+        """What tells engines, once, of pins that ended with a cache: not all that are told of a flush empty it."""
+        yield from (Release(program_id=name, reason="its engine's cache was flushed") for name in self.unpinned)
+        self.unpinned.clear()
+
     # What follows
 
     def expect_move(self, command_id: int, tier: Tier) -> None:
@@ -216,10 +233,12 @@ class Engines:
 
     def forget_contexts(self, replica: str) -> None:
         """The replica holds no KV any more; nor does anybody for programs that never ran."""
+        self.groups.flushed(lambda place: place == replica)
         for program in self.programs.by_name.values():
             if program.replica in (replica, ""):
                 program.retained_until_ns = 0
                 program.kv_tier = Tier.NONE
+                program.emptied = not program.open_turns
 
     def _update_pools(self) -> None:
         """An engine came or went: sum up anew what all engines have, and what each is charged with."""
@@ -278,6 +297,7 @@ class Engines:
         for program in programs.values():
             program.kv_blocks = ceil(program.kv_blocks * ratio)
             program.shared_blocks = min(program.kv_blocks, ceil(program.shared_blocks * ratio))
+            program.group_blocks = ceil(program.group_blocks * ratio)
             program.queued_blocks = 0
         for held in self.gates.held.values():
             held.blocks = max(1, ceil(held.blocks * ratio))

@@ -29,6 +29,7 @@ class Charges:
     lent_blocks: int = 0  # of active programs that lend their room, which are not
     active_roots: int = 0
     queued_blocks: int = 0
+    groups: Tally = field(default_factory=Tally)  # of rollouts: members that are charged, by group and place
     # By place of the engine, where there are several: the charges of the active programs that ran there last.
     several: bool = False
     placed_blocks: Tally = field(default_factory=Tally)
@@ -53,6 +54,16 @@ class Charges:
             self.placed.add(program.replica, by * (not program.lends))
             self.touched.add(program.replica)
         self.charge(program, by * (program.kv_blocks - program.shared_blocks))
+        if program.group_blocks and not program.lends:
+            self._share_prompt(program, by)
+
+    def _share_prompt(self, program: Program, by: int) -> None:
+        """What a group begins with counts once on each engine, while a member there is charged."""
+        key = f"{program.group}/{program.group_blocks}/{program.replica}"
+        had = self.groups[key] > 0
+        self.groups.add(key, by)
+        if (has := self.groups[key] > 0) is not had:
+            self.charge(program, program.group_blocks if has else -program.group_blocks)
 
     def charge(self, program: Program, blocks: int) -> None:
         """Add to what an active program takes beside the shared prefix."""
@@ -333,10 +344,18 @@ class Programs:
     def charge(self, program: Program, blocks: int, now_ns: int) -> None:
         """Set what the program's context takes."""
         self.meter(program, now_ns)
-        shared = min(self.shared_blocks, blocks)
+        shared = min(max(self.shared_blocks, program.group_blocks), blocks)
         if program.status is Status.ACTIVE:
             self.charges.charge(program, blocks - shared - program.kv_blocks + program.shared_blocks)
         program.kv_blocks, program.shared_blocks = blocks, shared
+
+    def share_prompt(self, program: Program, blocks: int) -> None:
+        """So much of what the program holds its group shares."""
+        active = program.status is Status.ACTIVE
+        self.charges.count(program, -active)
+        program.group_blocks = blocks
+        program.shared_blocks = min(max(self.shared_blocks, blocks), program.kv_blocks)
+        self.charges.count(program, active)
 
     def lend(self, program: Program, lends: bool = False, now_ns: int = 0) -> None:
         """Whether others may have the room of the program, which is likely to be away for long."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.ledger.gates import Gates
+from controlplane.core.ledger.groups import Groups
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.tools import Tools
@@ -53,6 +54,7 @@ class Runs:
     programs: Programs
     tools: Tools
     gates: Gates
+    groups: Groups
     farewells: dict[str, PendingRelease] = persisted(dict)  # ended holding a slot; nobody was told yet
     overheld: dict[str, None] = persisted(dict)  # a gate missed that their slot was taken back
     unused: dict[str, None] = persisted(dict)  # whose first turn left without having run
@@ -156,6 +158,7 @@ class Runs:
         program = self.programs.by_name.get(event.program_id)
         if program is None:
             return
+        self.groups.leaves(program)
         if not program.turn_index:
             self.unused[program.program_id] = None
         elif not (program.open_turns or program.queued_turns):
@@ -253,6 +256,7 @@ class Runs:
         # Until the engine reports the turn, the estimate stands for it: the next tick may come before.
         self.programs.charge(program, blocks, now_ns)
         self.programs.move(program, Trigger.ADMIT, now_ns)
+        self.groups.granted(program, now_ns)
         self.programs.unasked.pop(program.program_id, None)
         note_idle(program, now_ns)
 
@@ -275,6 +279,7 @@ class Runs:
         program.frees = False
         if program.status is not Status.ENDED:
             self.programs.move(program, Trigger.END, now_ns)
+            self.groups.leaves(program)
             self._close(program, now_ns)
 
     def end_silent(self, program: Program, now_ns: int, reason: str, chance: float) -> None:

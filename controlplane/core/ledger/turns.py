@@ -4,16 +4,16 @@ A turn is known by its ``turn_id`` from the gate to the engine's end. Events may
 is known already, or whose end came first, changes nothing.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
 from controlplane.core.estimators import idleness
 from controlplane.core.estimators.prompt_size import SIZE_FIELDS, PromptSize, PromptTokens, Sender, sender_of
-from controlplane.core.estimators.saturation import Prefilled
+from controlplane.core.ledger.engine_turns import EngineLoad, EngineTurn
 from controlplane.core.ledger.gates import Gates, HeldTurn
+from controlplane.core.ledger.groups import Groups
 from controlplane.core.ledger.handoffs import Handoffs
-from controlplane.core.ledger.index import Index, Tally
+from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs, note_idle
 from controlplane.core.ledger.publishers import Publishers
@@ -35,46 +35,11 @@ _LATE_NS = seconds(5)  # publishers send their events in batches, and each on a 
 
 
 @dataclass(slots=True, kw_only=True)
-class EngineTurn:
-    """A turn that an engine holds."""
-
-    program_id: str
-    publisher: str
-    blocks: int = 0  # that it was projected to need
-    size: PromptSize | None = None  # of its prompt, where a gate measured it
-    prefilled: Prefilled | None = None  # None: its first token has yet to come, or nobody timed it
-
-
-@dataclass(slots=True, kw_only=True)
 class Signals:
     """What one control interval saw of thrashing."""
 
     retractions: int = 0
     cold_returns: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineLoad:
-    """By place of the engine: the turns that it holds, and the blocks that they are projected to need."""
-
-    turns: Tally = field(default_factory=Tally)
-    blocks: Tally = field(default_factory=Tally)
-    touched: set[str] = field(default_factory=set, compare=False)  # places whose sums changed, for ``demand``
-
-    @classmethod
-    def of(cls, running: Iterable[EngineTurn]) -> "EngineLoad":
-        """Recomputed from the records."""
-        load = cls()
-        for turn in running:
-            load.count(turn, 1)
-        return load
-
-    def count(self, turn: EngineTurn, by: int) -> None:
-        """Add ``by`` turns like this one."""
-        place = place_of(turn.publisher)
-        self.turns.add(place, by)
-        self.blocks.add(place, by * turn.blocks)
-        self.touched.add(place)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -84,6 +49,7 @@ class Turns:
     publishers: Publishers
     programs: Programs
     gates: Gates
+    groups: Groups
     runs: Runs
     handoffs: Handoffs
     running: dict[str, EngineTurn] = persisted(dict)
@@ -94,6 +60,7 @@ class Turns:
     sizes: dict[str, PromptSize] = field(default_factory=dict)  # of prompts, by turn, until it is submitted
     most_blocks: int = 0  # of the largest engine's pool; 0: none was told of
     cold_return_ratio: float = 0.5  # a turn that finds less of its program's last prompt than that is a cold return
+    group_opened: bool = False  # siblings that wait may begin: for the controller, which takes it
     load: EngineLoad = field(default_factory=EngineLoad)  # counted where there are several engines
     by_publisher: Index = field(default_factory=Index)  # the ids of running turns
     running_blocks: int = field(init=False)  # that all running turns are projected to need
@@ -118,6 +85,7 @@ class Turns:
         root = programs.root_of(program, now_ns)
         if not self._is_paid_for(program, root, event):
             return
+        self.groups.join(program, event, now_ns)
         if root is not program and not event.parent_id:
             self.runs.untold[program.program_id] = None  # this gate has not heard of it, or has forgotten it
         programs.gated = True
@@ -186,14 +154,19 @@ class Turns:
             estimates.prefill.add(computed_tokens, event.cached_tokens, event.prefill_ns)
         if event.prefill_ns > 0 and (turn := self.running.get(event.turn_id)) is not None:
             turn.prefilled = estimates.prefilled(event, alone=len(self.running) == 1)
+        opens = self.groups.begins(program, place_of(event.publisher), event.prompt_tokens, now_ns)
+        self.group_opened = self.group_opened or opens
         if event.prompt_tokens <= 0:
             return
         estimates.hits.add(event.cached_tokens / event.prompt_tokens)
         if program.turn_index == 0:
-            # A sub-agent shares more with its siblings than all programs share.
-            if not (program.parent_id or program.sent_by):
+            # A sub-agent, or a rollout, shares more with its siblings than all programs share.
+            if opens or not (program.parent_id or program.sent_by or program.group):
                 estimates.shared_tokens.add(event.cached_tokens)
             return
+        if program.emptied:
+            program.emptied = False
+            return  # it was not for want of room that its context was gone
         if event.prompt_tokens < program.prompt_tokens:
             return  # the agent rewrote its history: what was cached is not what it asks for
         self._came_back(program, event)
@@ -231,20 +204,21 @@ class Turns:
         if program is None:
             return
         if not event.ok:
+            self.groups.leaves(program)
             if turn is not None and not program.open_turns:
                 program.gap_unanswered = True
                 idleness.unanswered(program)
             if read is not None and read.is_last:
                 self._answered(program, read, now_ns)
             return
-        program.last_seen_ns = now_ns
+        program.last_seen_ns, program.emptied = now_ns, False
+        self.groups.begins(program, place_of(event.publisher), event.prompt_tokens, now_ns)  # a token told of late
         if turn is not None and turn.size is not None and not (program.quarantined or event.estimated):
             known_tokens = _prompt_of(program, turn.size.continues)
             estimates.prompts.learn(turn.size, self._sender(program), event.prompt_tokens, known_tokens)
         if program.prompt_tokens:
             program.prompts = (*program.prompts[1 - _MOST_PROMPTS :], (program.last_turn_id, program.prompt_tokens))
-        program.turn_index += 1
-        program.last_turn_id = event.turn_id
+        program.turn_index, program.last_turn_id = program.turn_index + 1, event.turn_id
         program.turn_over_ns = now_ns - self.publishers.lateness.of(event.publisher, event.at_ns, now_ns)
         program.prompt_tokens = event.prompt_tokens
         program.context_tokens = event.prompt_tokens + event.output_tokens

@@ -18,6 +18,7 @@ class Cause(StrEnum):
     PAUSED = "paused"
     MOVED = "moved"  # its turn ran on another engine
     ENGINE_GONE = "engine_gone"  # the engine ended or began anew, and its memory with it
+    FLUSHED = "flushed"  # the engine emptied its cache, as for new weights
     RETRACTED = "retracted"  # the engine threw the running turn out, for lack of room
     MODEL = "model_changed"
     SYSTEM = "system_changed"

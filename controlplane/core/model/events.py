@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 
+from controlplane.core.model.places import kind_of, place_of, server_of, stands_before
+
 PREFILL, DECODE = "prefill", "decode"
 """An engine's side of disaggregated prefill; see ``PoolSampled.disaggregation``."""
 DECODES = "it decodes what prefill engines hand over: it is counted, and nothing is decided for it"
@@ -74,6 +76,8 @@ class TurnQueued(ProgramEvent):
     budget_turns: int = 0  # that the client allows the run with its children; 0: no such budget
     budget_kv_token_s: int = 0  # likewise, in KV tokens x seconds
     timeout_ns: int = 0  # for which it can wait from now, if the run has not begun; 0: nobody said
+    group_id: str = ""  # of the rollouts that begin with this prompt
+    group_size: int = 0  # how many they are; 0: it is of no group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +344,26 @@ class PinReclaimed(ProgramEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFlushed(Event):
+    """An engine emptied its cache, as with new weights: no context is there any more, and no pin is in force.
+
+    What runs goes on. ``replica``: the engine, with all its ranks, of which a gate tells; empty: the publisher
+    itself, or all engines behind it.
+    """
+
+    replica: str = ""
+    reason: str = ""
+
+    def empties(self, place: str) -> bool:
+        """Whether the engine at that place is meant."""
+        if self.replica:
+            return server_of(place) == server_of(self.replica)
+        at = place_of(self.publisher)
+        is_gate = kind_of(at.rpartition("/")[2]) == "gate"
+        return stands_before(at, place) if is_gate else place == at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampled(Event):
     """The tool host. ``cpus`` is what a cgroup lets us use."""
 
@@ -489,6 +513,7 @@ EVENTS: dict[type[Event], tuple[frozenset[Source], Decide]] = {
         (ContextMoved, Decide.NEXT_INTERVAL, Source.SERVING),
         (EnginesListed, Decide.AT_ONCE, Source.CONTROL),
         (PinReclaimed, Decide.NEXT_INTERVAL, Source.SERVING),
+        (CacheFlushed, Decide.AT_ONCE, Source.SERVING),
         (TurnsRefused, Decide.NEXT_INTERVAL, Source.SERVING),
     )
 }

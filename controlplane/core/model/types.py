@@ -65,6 +65,8 @@ class Program:
     agent: str = ""  # which kind of agent it is: a name or a digest; empty where nothing tells
     parent_id: str = ""
     root_id: str = ""  # itself for a root; only roots hold slots
+    group: str = ""  # of rollouts that begin with the same prompt: its name in the ledger; empty: none
+    group_blocks: int = 0  # of the prompt that its group shares; 0: none has been computed yet
     sent_by: str = ""  # whose sub-agent it is, where those have slots of their own
     had_children: bool = False  # of a root: some may be forgotten by now
     status: Status = Status.WAITING
@@ -116,6 +118,7 @@ class Program:
     delegating: int = 0  # of its open tools: those that wait for a child program
     back_at_ns: int = 0  # when the last child that it waits for is expected to have ended; 0: it waits for none
     retained_until_ns: int = 0
+    emptied: bool = False  # its engine's cache was emptied, and no turn of it has run there since
     replica: str = ""  # the engine that ran its last turn, or its next one will run on: ``node/role``; empty: none
     moves: int = 0  # how often it went from one engine to another
     gate: str = ""  # the one that held its last held turn: ``node/role``
@@ -141,6 +144,11 @@ class Program:
     def class_key(self) -> str:
         """Its class, by what was known when it came; empty before its first turn has ended."""
         return class_of(self.tenant, self.agent, self.first_tokens) if self.first_tokens else ""
+
+    @property
+    def needed_blocks(self) -> int:
+        """Of those that it waits with: what its group does not hold."""
+        return max(1, self.queued_blocks - self.group_blocks)
 
     @property
     def may_end(self) -> bool:
@@ -171,12 +179,13 @@ class QueuedProgram:
     open_turns: int = 0
     left: float = 0.0  # blocks x lifetimes: what it is expected to hold to its end; 0 where packing does not ask
     lifetimes: float = 0.0  # and for how long
+    group: str = ""  # of rollouts
 
     @classmethod
     def of(cls, program: Program, left: float = 0.0, lifetimes: float = 0.0) -> "QueuedProgram":
         return cls(
             program_id=program.program_id,
-            blocks=program.queued_blocks,
+            blocks=program.needed_blocks,
             arrived_at_ns=program.arrived_at_ns,
             queued_at_ns=program.queued_at_ns,
             turn_index=program.turn_index,
@@ -187,6 +196,7 @@ class QueuedProgram:
             open_turns=program.open_turns,
             left=left,
             lifetimes=lifetimes,
+            group=program.group,
         )
 
 

@@ -84,6 +84,9 @@ class PackingPolicy(Protocol):
     looks_ahead: ClassVar[bool] = False
     """Whether it asks what each program is expected to hold until its end (``QueuedProgram.left``)."""
 
+    groups: ClassVar[bool] = False
+    """Whether rollouts of one prompt begin together, and a batch of them ends early (``scheduling.groups``)."""
+
     ages: ClassVar[bool] = False
     """Whether everybody comes to its front in time; else whoever has waited for ``overdue_s`` goes there."""
 
@@ -188,6 +191,7 @@ class NextTurn:
     blocks: int  # it is expected to need: prompt and output
     reusable_tokens: int = 0  # leading ones of the prompt that are its program's last context
     held: bool = False  # at a gate, so that it begins at once; else it comes after a tool, or a person
+    may_move: bool = True  # those tokens' KV may be sent to another engine: it is the program's own
 
 
 class Choice(StrEnum):

@@ -90,6 +90,7 @@ class Account:
     ended_ns: int = 0  # when its run ended; 0: it has not
     began_turn: str = ""  # the last whose first token came
     ended_turn: str = ""
+    flushed: bool = False  # since its last turn, its engine's cache was
     runs: bool = False  # its last turn's first token came, and its end did not
     decisions: tuple[OpenDecision, ...] = ()  # tuples: of very many programs most have none
     holds: tuple[Hold, ...] = ()
@@ -170,6 +171,8 @@ class Account:
 
     def why_missed(self, decision: OpenDecision | None, publisher: str, scheduled_ns: int, *, gone: bool) -> Cause:
         """Why its context was not there. ``gone``: the engine that had it has left."""
+        if self.flushed:
+            return Cause.FLUSHED
         if self.publisher and publisher and publisher != self.publisher:
             return Cause.ENGINE_GONE if gone or place_of(publisher) == self.place else Cause.MOVED
         if decision is None:

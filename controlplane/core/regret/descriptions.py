@@ -25,6 +25,7 @@ CAUSES = {
     Cause.PAUSED: "it had been paused",
     Cause.MOVED: "its turn ran on another engine",
     Cause.ENGINE_GONE: "its engine was gone, or had begun anew",
+    Cause.FLUSHED: "its engine had emptied its cache, as for new weights",
     Cause.RETRACTED: "the engine threw the running turn out",
     Cause.MODEL: "it asked another model",
     Cause.SYSTEM: "its client changed the system prompt",

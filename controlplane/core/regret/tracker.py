@@ -69,6 +69,7 @@ class RegretLedger(Judge):
             ev.ProgramEnded: lambda event, now_ns: self._program_ended(event.program_id, now_ns),
             ev.PoolSampled: lambda event, now_ns: self.prices.sampled(event),
             ev.PinReclaimed: self._reclaimed,
+            ev.CacheFlushed: self._flushed,
             ev.CommandRejected: self._rejected,
             ev.EnginesListed: self._listed,
         }
@@ -227,7 +228,7 @@ class RegretLedger(Judge):
     @staticmethod
     def _began(account: Account) -> None:
         """What was said of its context before this turn is over."""
-        account.decisions, account.asked = (), None
+        account.decisions, account.asked, account.flushed = (), None, False
         account.came_ns = account.submitted_ns = 0
 
     def _turn_ended(self, event: ev.TurnEnded, now_ns: int) -> None:
@@ -257,7 +258,7 @@ class RegretLedger(Judge):
         computed = Computed(event.turn_id, event.prompt_tokens, account.context_tokens)
         account.earlier = (*account.earlier[1 - _MOST_EARLIER :], computed)
         account.publisher, account.tool = intern(event.publisher), intern(event.tool)  # few, of very many programs
-        account.idle_since_ns = now_ns
+        account.idle_since_ns, account.flushed = now_ns, False
 
     def _reply_read(self, event: ev.ReplyRead, now_ns: int) -> None:
         account = self._accounts.get(event.program_id)
@@ -278,6 +279,10 @@ class RegretLedger(Judge):
         pin = account.pin() if account is not None else None
         if pin is not None:
             pin.reclaimed, pin.ended_ns = True, now_ns
+
+    def _flushed(self, event: ev.CacheFlushed, now_ns: int) -> None:
+        for account in self._accounts.values():
+            account.flushed = account.flushed or (bool(account.publisher) and event.empties(account.place))
 
     def _rejected(self, event: ev.CommandRejected, now_ns: int) -> None:
         account = self._accounts.get(event.program_id)

@@ -30,7 +30,8 @@ from controlplane.core.policies.retention.hinted import as_clients_ask, fetched_
 from controlplane.core.scheduling.budgets import refusals
 from controlplane.core.scheduling.fairness import InTurn, in_turn, share_reclaims
 from controlplane.core.scheduling.freezing import fit_in_memory, freezes_due, wake_ahead
-from controlplane.core.scheduling.hold_reasons import Binding, HoldReasons, Reason
+from controlplane.core.scheduling.groups import in_groups, prompt_pins
+from controlplane.core.scheduling.hold_reasons import Binding, HoldReasons, Reason, own_bindings
 from controlplane.core.scheduling.liveness import ask_again, check_liveness
 from controlplane.core.scheduling.placing import ended_a_turn, place
 from controlplane.core.scheduling.room import MOST_PASSED_OVER, Fitting, fitting_in
@@ -75,6 +76,7 @@ class Controller:
         self.considered: Sequence[QueuedProgram] = ()  # who could be let in at the last tick, in packing's order
         self.holds = HoldReasons()
         self._fitting = Fitting()  # of this tick
+        self._behind_siblings: set[str] = set()  # likewise: rollouts that wait for their group's prompt
         self._urgent = True
         self._out: list[cmd.Command] = []
         self._applying = ""  # the program of the command that is being enacted
@@ -103,8 +105,8 @@ class Controller:
             self.ledger.publishers.counts.contradictions += 1
             self.quarantine(event)
         decisive = _WITH_TOOLS_EVENTS if self.ledger.tools.queue else _AT_ONCE_EVENTS
-        if fresh and isinstance(event, decisive):
-            self._urgent = True
+        if fresh and (isinstance(event, decisive) or self.ledger.turns.group_opened):
+            self._urgent, self.ledger.turns.group_opened = True, False
             self.holds.note(event)
 
     def quarantine(self, event: ev.Event) -> None:
@@ -169,8 +171,7 @@ class Controller:
         sense(self.state, self.rules, self.preset.retention.decay, now_ns)
         for _ in check_liveness(ledger, self.rules.silence, now_ns, lends=self.preset.retention.lends):
             yield  # it is for the other one to say, and is recalled once it is said
-        for _ in ledger.runs.releases_due():
-            continue
+        _ = list(ledger.releases_due())
         ledger.accounts.overspent.clear()
         ledger.accounts.unanswered.clear()
         ledger.gates.newcomers.clear()
@@ -209,7 +210,7 @@ class Controller:
             lends = self.preset.retention.lends
             yield from self._issuing(check_liveness(self.ledger, self.rules.silence, now_ns, lends=lends), now_ns)
         yield from self._issuing(refusals(self.ledger, now_ns, interval_ended=interval_ended), now_ns)
-        yield from self._issuing(self.ledger.runs.releases_due(), now_ns)
+        yield from self._issuing(self.ledger.releases_due(), now_ns)
         if interval_ended:
             yield from self.ledger.forgetting_ended(now_ns)
             self.holds.forget(self.ledger.programs.queue)
@@ -248,7 +249,7 @@ class Controller:
 
     def _balance_and_admit(self, window: Window, now_ns: int) -> Steps[None]:
         """MARS Algorithm 1, BalanceAndAdmit, in the room of ``window``."""
-        self.considered = ()
+        self.considered, self._behind_siblings = (), set()
         queued = len(self.ledger.programs.queue)
         slots = window.limit - self.pressure.programs_active if window.limit else queued  # line 23
         none_fits = slots > 0 and self._none_fits(window)
@@ -280,14 +281,8 @@ class Controller:
 
     def _note_holds(self, now_ns: int) -> None:
         """What binds those that wait on, and those among them whom something else holds back."""
-        programs, spent = self.ledger.programs, self.ledger.accounts.spent_now
-        binding = Binding(Reason.DRAIN) if programs.draining else self._fitting.binding
-        own = dict(self._fitting.passed_over)
-        if spent:
-            queued = (programs.by_name[name] for name in programs.queue)
-            own |= {each.program_id: Binding(Reason.BUDGET) for each in queued if each.payer in spent}
-        own |= dict.fromkeys(programs.ordered_held, Binding(Reason.OPERATOR))
-        own = {name: each for name, each in own.items() if name in programs.queue}
+        binding = Binding(Reason.DRAIN) if self.ledger.programs.draining else self._fitting.binding
+        own = own_bindings(self.ledger, self._fitting.passed_over, self._behind_siblings)
         self.holds.tick(now_ns, binding, own, seconds(self.rules.interval_s))
 
     def _in_order(self, slots: int, now_ns: int) -> Steps[InTurn]:
@@ -299,6 +294,8 @@ class Controller:
         packing, facts = self.preset.packing, self.ledger.estimates
         waiting = yield from gathering(self.ledger, ProgramForecaster(facts).left if packing.looks_ahead else None)
         order = packing.order(waiting, facts, self.pressure, now_ns)
+        if packing.groups and any(each.group for each in order):
+            order, self._behind_siblings = in_groups(order, self.ledger, now_ns)
         yield
         order, asked = in_tiers(order, self.ledger, self.rules.hints, self.pressure.kv_total_blocks)
         horizon_ns = now_ns - seconds(self.rules.overdue_s)
@@ -319,7 +316,7 @@ class Controller:
         if not window.room_blocks or not self.pressure.programs_active:
             return False  # nothing bounds them, or the first one goes in whatever it asks for
         programs, most = self.ledger.programs, max(window.room_blocks) + window.returning_blocks
-        return all(programs.by_name[name].queued_blocks > most for name in programs.queue)
+        return all(programs.by_name[name].needed_blocks > most for name in programs.queue)
 
     def _admit(self, root_id: str, reason: str, now_ns: int) -> None:
         root = self.ledger.programs.by_name[root_id]
@@ -417,11 +414,14 @@ class Controller:
         for command in [*commands, *fetched_as_asked(to_fetch, programs, self.pressure)]:
             self._issue(command, now_ns)
         to_fetch.clear()
+        for pin in prompt_pins(self.ledger, now_ns) if self.preset.packing.groups else ():
+            self._issue(pin, now_ns)
 
     def _place(self, program: Program, now_ns: int) -> bool:
         """Tell the gate where the program's next turn goes. True if it leaves its context behind."""
-        before, policy = program.replica, self.preset.placement
-        self.state.placement, command = place(policy, self.state.placement, self.ledger, program, now_ns)
+        before, policy, groups = program.replica, self.preset.placement, self.preset.packing.groups
+        state, command = place(policy, self.state.placement, self.ledger, program, now_ns, groups=groups)
+        self.state.placement = state
         if command is None:
             return False
         self._issue(command, now_ns)

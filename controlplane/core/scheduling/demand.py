@@ -8,9 +8,9 @@ from itertools import islice
 from controlplane.core.estimators.idleness import Decay
 from controlplane.core.estimators.program_forecast import ProgramForecaster
 from controlplane.core.ledger import Ledger
+from controlplane.core.ledger.engine_turns import EngineLoad
 from controlplane.core.ledger.engines import Summed
 from controlplane.core.ledger.programs import Charges
-from controlplane.core.ledger.turns import EngineLoad
 from controlplane.core.model.types import Program, Replica
 
 _MOST_FORECAST = 256  # programs that the forecast looks at

@@ -7,7 +7,7 @@ and theirs are counted by program.
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -28,6 +28,7 @@ class Reason(Enum):
     ROOM_AHEAD = "room_ahead"
     RESERVED = "reserved"
     TENANT_TURN = "tenant_turn"
+    GROUP = "group"
     SCAN_LIMIT = "scan_limit"
     HOST_MEMORY = "host_memory"
     BUDGET = "budget"
@@ -42,6 +43,7 @@ _TEXTS = {
     Reason.ROOM_AHEAD: "no room for what it will grow to",
     Reason.RESERVED: "room is reserved",
     Reason.TENANT_TURN: "it is another tenant's turn",
+    Reason.GROUP: "its group's prompt is computed first",
     Reason.SCAN_LIMIT: "many before it do not fit",
     Reason.HOST_MEMORY: "no host memory for its sandbox",
     Reason.BUDGET: "its tenant's budget is spent",
@@ -61,6 +63,19 @@ class Binding:
     @property
     def text(self) -> str:
         return f"{_TEXTS[self.reason]}{f' for {self.program_id}' if self.program_id else ''}"
+
+
+def own_bindings(
+    ledger: Ledger, passed_over: Mapping[str, Binding], behind_siblings: Iterable[str]
+) -> dict[str, Binding]:
+    """Of those in the queue whom something else holds back than what binds the queue."""
+    programs, spent = ledger.programs, ledger.accounts.spent_now
+    own = dict(passed_over) | dict.fromkeys(behind_siblings, Binding(Reason.GROUP))
+    if spent:
+        queued = (programs.by_name[name] for name in programs.queue)
+        own |= {each.program_id: Binding(Reason.BUDGET) for each in queued if each.payer in spent}
+    own |= dict.fromkeys(programs.ordered_held, Binding(Reason.OPERATOR))
+    return {name: each for name, each in own.items() if name in programs.queue}
 
 
 Sums = Counter[Reason]

@@ -15,6 +15,7 @@ from controlplane.core.model.places import stands_before
 from controlplane.core.model.types import Program, Replica, Status
 from controlplane.core.policies.protocols import Choice, NextTurn, Placed, PlacementPolicy
 from controlplane.core.scheduling.demand import engines
+from controlplane.core.scheduling.groups import beside_its_group
 
 
 def ended_a_turn(program: Program) -> bool:
@@ -56,19 +57,22 @@ def next_turn(ledger: Ledger, program: Program) -> NextTurn:
 
 
 def place(
-    policy: PlacementPolicy[Any], state: Any, ledger: Ledger, program: Program, now_ns: int
+    policy: PlacementPolicy[Any], state: Any, ledger: Ledger, program: Program, now_ns: int, *, groups: bool = False
 ) -> tuple[Any, Place | None]:
     """The policy's next state, and what its gate is to be told.
 
     Nothing where there is nothing to choose, where the gate was told the same last, and while a turn of the program
-    runs: what that holds stays where it is.
+    runs: what that holds stays where it is. ``groups``: a rollout's first turn goes where its group's prompt is.
     """
     if not ledger.programs.charges.several or program.open_turns:
         return state, None
     found = behind_its_gate(ledger, program)
     if len(found) < (2 if ledger.engines.listed is None else 1):
         return state, None
-    state, placed = policy.place(state, next_turn(ledger, program), found, ledger.estimates, now_ns)
+    turn = next_turn(ledger, program)
+    if groups:
+        turn = beside_its_group(turn, ledger.groups.of(program))
+    state, placed = policy.place(state, turn, found, ledger.estimates, now_ns)
     if program.placed == placed.replica == program.replica:
         return state, None
     return state, Place(

@@ -253,6 +253,11 @@ def build_app(
             return _bad_request("expected a JSON object with rid")
         return Response()
 
+    async def flush(_request: Request) -> Response:
+        """As SGLang's, which also flushes with new weights; but what runs goes on here."""
+        driver.flush()
+        return Response("Cache flushed.\n")
+
     async def not_found(request: Request, _error: Exception) -> Response:
         text = error_json(f"the engine double has no {request.url.path}", kind="NotFoundError", code=404)
         return Response(text, status_code=404, media_type="application/json")
@@ -264,6 +269,7 @@ def build_app(
                 for path, api in APIS.items()
             ),
             Route("/abort_request", abort, methods=["POST"]),
+            Route("/flush_cache", flush, methods=["GET", "POST"]),
             Route("/v1/models", models),
             Route("/health", alive),
             Route("/metrics", metrics),

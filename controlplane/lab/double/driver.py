@@ -118,6 +118,11 @@ class Driver:
         if self.engine.abort(turn_id, self._now_ns()):
             self._look()
 
+    def flush(self) -> None:
+        """Forget what is cached; the gate, which sees who asks for it, tells."""
+        self.engine.flush(self._now_ns())
+        self._look()
+
     def produced_tokens(self, turn: RunningTurn) -> int:
         """Output so far."""
         if turn.ended is None:

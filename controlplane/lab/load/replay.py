@@ -206,6 +206,12 @@ class _Replay:
             for index in waiting:
                 await self._run_program(index, clock.now_ns())
 
+        if isinstance(arrival, Closed) and arrival.in_batches:
+            for first in numbers[:: arrival.n]:
+                async with task_group() as group:
+                    for index in numbers[first : first + arrival.n]:
+                        group.start_soon(self._run_program, index, clock.now_ns())
+            return
         async with task_group() as group:
             if isinstance(arrival, Closed):
                 for _ in numbers[: arrival.n]:

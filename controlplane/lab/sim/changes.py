@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.types import seconds
 
-DIE, DRAIN, JOIN = "die", "drain", "join"
-_HELP = 'expected "die:ENGINE:AT_S", "drain:ENGINE:AT_S" or "join:ENGINE:AT_S", engines counted from 1'
+DIE, DRAIN, JOIN, FLUSH = "die", "drain", "join", "flush"
+_HELP = 'expected "die:ENGINE:AT_S", "drain:...", "join:..." or "flush:...", engines counted from 1'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One engine dies with its turns and its memory, takes no program any more, or joins with an empty memory.
 
-    One that joins before it died was not there until then; one that drains keeps the turns that it has.
+    One that joins before it died was not there until then; one that drains keeps the turns that it has. One that
+    flushes has new weights: its cached contexts are gone, and what runs goes on.
     """
 
     kind: str
@@ -41,7 +42,7 @@ def parse_changes(texts: Sequence[str], replicas: int) -> tuple[Change, ...]:
         if change.kind == JOIN:
             here.add(change.engine)
             taking.add(change.engine)
-        else:
+        elif change.kind != FLUSH:
             taking.discard(change.engine)
             if change.kind == DIE:
                 here.discard(change.engine)
@@ -61,7 +62,7 @@ def serving_at_first(changes: Sequence[Change], replicas: int) -> set[int]:
 def _parse(text: str, replicas: int) -> Change:
     kind, *values = text.split(":")
     try:
-        if kind in (DIE, DRAIN, JOIN) and len(values) == 2:
+        if kind in (DIE, DRAIN, JOIN, FLUSH) and len(values) == 2:
             engine, at_s = int(values[0]), float(values[1])
             if 1 <= engine <= replicas and 0 <= at_s < 1e9:
                 return Change(kind=kind, engine=engine, at_ns=seconds(at_s))

@@ -147,6 +147,7 @@ class AsDecided:
     """Packing: those that admission chose, then the others."""
 
     looks_ahead: ClassVar[bool] = False
+    groups: ClassVar[bool] = False
     ages: ClassVar[bool] = True
     decision: Decision
 

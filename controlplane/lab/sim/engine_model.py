@@ -184,6 +184,12 @@ class EngineModel:
             self._more_room(now_ns)
         return freed_blocks
 
+    def flush(self, now_ns: int) -> None:
+        """Forget all that is cached and not in use, as with new weights."""
+        now_ns = self._catch_up(now_ns)
+        self.cache.flush()
+        self._more_room(now_ns)
+
     def demote(self, program_id: str, now_ns: int | None = None) -> bool:
         """Move a program's idle context, pinned or not, below the device. False: nothing of it could be moved."""
         now_ns = self._catch_up(now_ns)

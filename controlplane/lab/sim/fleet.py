@@ -13,6 +13,7 @@ from typing import Any
 
 from controlplane.core.estimators.workload import Estimates
 from controlplane.core.model.errors import LocalEventError
+from controlplane.core.model.events import CacheFlushed
 from controlplane.core.model.places import place_of
 from controlplane.core.model.types import NANOSECONDS_PER_SECOND, Replica
 from controlplane.core.policies.engine_policies import EnginePolicies
@@ -127,6 +128,13 @@ class Fleet:
     def drain(self, number: int) -> None:
         """The engine there gets no program any more."""
         self._by_name[self._places[number - 1]].draining = True
+
+    def flush(self, number: int, now_ns: int) -> CacheFlushed:
+        """The engine there has new weights, by which nothing that it has cached was computed."""
+        site = self._by_name[self._places[number - 1]]
+        site.engine.flush(now_ns)
+        self.touch(site)
+        return CacheFlushed(**site.publisher.stamp(now_ns))
 
     def use(self, preset: Preset, now_ns: int) -> bool:
         """Engines run the policies of the preset in force, as heartbeats tell live ones. True if that is news."""

@@ -90,6 +90,10 @@ class Tier:
         if self.held(program_id) > blocks:
             self._set(program_id, blocks)
 
+    def clear(self) -> None:
+        self._copies.clear()
+        self.used_blocks = 0
+
     def _victim(self, newcomer: str) -> str:
         lowest, victim = self._rank(newcomer) + 1, ""
         for name in self._copies:
@@ -174,3 +178,8 @@ class LowerTiers:
         """The program's context goes on differently after ``blocks``; 0: nothing of it is wanted any more."""
         for tier in self._tiers:
             tier.cut(program_id, blocks)
+
+    def clear(self) -> None:
+        """Nothing of anybody is wanted any more."""
+        for tier in self._tiers:
+            tier.clear()

@@ -246,6 +246,15 @@ class PrefixCache:
             self.below.cut(program_id, own_blocks)
         return 0 if node is None else self._free(node, max(0, node.blocks - own_blocks))
 
+    def flush(self) -> None:
+        """Free every idle context, pinned or not, with prefixes that nothing else uses, and all copies below."""
+        while self._idle:
+            node = next(iter(self._idle.values()))
+            self.unpin(node.key)
+            self._free(node, node.blocks)
+        if self.below is not None:
+            self.below.clear()
+
     def evict_oldest(self, blocks: int) -> int:
         """Free ``blocks`` from the least recently used nodes. Returns how many were there to free."""
         missing = blocks

@@ -35,6 +35,7 @@ class Session:
         self.reported: Reporting = (
             parent.reported if parent is not None else reported(trace.telemetry or telemetry, trace.program_id)
         )
+        self.group = trace.group
         self.agent = trace.source  # whatever its client tells: the gate knows it by its tools and instructions
         self.index = 0
         self.attempt = 0  # how often its turn was begun again: its engine had died

@@ -9,7 +9,6 @@ obeys the commands that come back, ``control_delay_ns`` later.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Protocol
 
 from controlplane.core.estimators.prompt_size import SIZE_FIELDS
@@ -18,7 +17,8 @@ from controlplane.core.model import events as ev
 from controlplane.core.model.errors import ControlPlaneError, LocalEventError
 from controlplane.core.model.types import seconds
 from controlplane.core.scheduling.controller import Controller
-from controlplane.lab.sim.changes import DIE, JOIN, Change
+from controlplane.lab.sim.arriving import Arriving
+from controlplane.lab.sim.changes import DIE, FLUSH, JOIN, Change
 from controlplane.lab.sim.contention import Contention
 from controlplane.lab.sim.deadlines import Deadlines
 from controlplane.lab.sim.engine_model import ContextTooLong, EngineModel
@@ -49,7 +49,7 @@ class Recorder(Protocol):
 
 
 class World:
-    """One run. ``sessions`` but sub-agents arrive at ``arrivals_ns``, or ``at_once`` of them where that is None."""
+    """One run. ``sessions`` but sub-agents come as ``Arriving`` has them."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class World:
         *,
         arrivals_ns: Sequence[int] | None = None,
         at_once: int = 1,
+        in_batches: bool = False,
         cpus: float = 8.0,
         tool_slots: int = 0,
         tools_ask: bool = False,
@@ -93,15 +94,9 @@ class World:
         self._control_delay_ns, self._recorder, self._progress = control_delay_ns, recorder, progress
         self._tick_handle: Handle | None = None
         self._last_turn_ns = 0
-        roots = [session for session in sessions if session.parent is None]
-        self._upcoming = iter(roots)
-        if arrivals_ns is None:
-            for session in list(islice(self._upcoming, at_once)):
-                kernel.schedule(0, _WORLD, self._arrive, session)
-        else:
-            for session, at_ns in zip(roots, arrivals_ns, strict=True):
-                kernel.schedule(at_ns, _WORLD, self._arrive, session)
-            self._upcoming = iter(())
+        self._arriving = Arriving(sessions, arrivals_ns, at_once, in_batches=in_batches)
+        for at_ns, session in self._arriving.at_first():
+            kernel.schedule(at_ns, _WORLD, self._arrive, session)
         for at_ns, sample in host_samples:
             kernel.schedule(at_ns, _WORLD, self._publish_host, sample)
         if not host_samples:
@@ -153,6 +148,8 @@ class World:
                 turn_id=session.call.turn_id,
                 account=session.account,
                 timeout_ns=self._deadlines.held(session),
+                group_id=session.group[0],
+                group_size=session.group[1],
                 **{name: getattr(size, name) for name in SIZE_FIELDS},
             )
         )
@@ -241,8 +238,9 @@ class World:
             del self._sessions[child.program_id]
         if session.parent is not None:
             self.tools.join(session.parent)
-        elif (following := next(self._upcoming, None)) is not None:
-            self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
+        else:
+            for following in self._arriving.as_one_ends():
+                self._kernel.schedule(now_ns, _WORLD, self._arrive, following)
 
     # -- the engines ------------------------------------------------------------------------------------------
 
@@ -250,6 +248,8 @@ class World:
         """An engine comes or goes; the controller is told which there are, as a fleet's roster tells it."""
         if change.kind == JOIN:
             self._fleet.join(change.engine)
+        elif change.kind == FLUSH:
+            self._publish(self._fleet.flush(change.engine, self._kernel.now_ns))
         elif change.kind == DIE:
             self._cut_off(self._fleet.lose(change.engine))
         else:

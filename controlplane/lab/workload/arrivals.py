@@ -26,12 +26,13 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """``n`` programs at once; the next one arrives when one ends."""
+    """``n`` programs at once; the next one arrives when one ends, or the next ``n`` when all have ended."""
 
     n: int
+    in_batches: bool = False
 
     def __str__(self) -> str:
-        return f"closed:{self.n}"
+        return f"{'batch' if self.in_batches else 'closed'}:{self.n}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ _Number = TypeVar("_Number", int, float)
 Open = Poisson | Burst
 Arrival = Open | Closed
 _HELP = (
-    'expected "poisson:RATE" (programs a second), "burst:RATE:N" (so many a second, N at one instant){more} or '
-    '"closed:N" (programs at once)'
+    'expected "poisson:RATE" (programs a second), "burst:RATE:N" (so many a second, N at one instant){more}, '
+    '"closed:N" (programs at once, one after another) or "batch:N" (the next N once all have ended)'
 )
 
 
@@ -85,8 +86,8 @@ def parse_arrival(text: str, *, more: str = "") -> Arrival:
     kind, *values = text.split(":")
     try:
         match kind, values:
-            case "closed", [number]:
-                return Closed(_above_zero(int(number), text))
+            case (("closed" | "batch"), [number]):
+                return Closed(_above_zero(int(number), text), in_batches=kind == "batch")
             case "poisson", [rate]:
                 return Poisson(_above_zero(float(rate), text))
             case "burst", [rate, number]:

@@ -12,7 +12,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from controlplane.core.model.errors import ConfigError, require
-from controlplane.lab.workload import agentperf_like, swe_like
+from controlplane.lab.workload import agentperf_like, rollouts_like, swe_like
 from controlplane.lab.workload.kinds import NAMES as KINDS_NAMES
 from controlplane.lab.workload.kinds import draw_kind
 from controlplane.lab.workload.trace import ProgramTrace, Trace
@@ -72,14 +72,18 @@ def synthesize(name: str, *, programs: int, seed: int = 0) -> Trace:
     Raises ``ConfigError`` for an unknown name.
     """
     statistics = WORKLOADS.get(name)
-    if statistics is None and name not in (*_DRAWN, AGENTX_LIKE, *KINDS_NAMES):
-        built_in = ", ".join((*WORKLOADS, *_DRAWN, AGENTX_LIKE, *KINDS_NAMES))
+    others = (*_DRAWN, *rollouts_like.SIZES, AGENTX_LIKE, *KINDS_NAMES)
+    if statistics is None and name not in others:
+        built_in = ", ".join((*WORKLOADS, *others))
         raise ConfigError(f"workload: there is no {name!r}; built in: {built_in}", field="workload")
     require("programs", programs, low=1, high=10_000_000)
     rng = np.random.default_rng(seed)
     names = [f"{name}-{i:05d}" for i in range(programs)]
     if name in KINDS_NAMES:
         drawn = tuple(draw_kind(rng, program_id, name) for program_id in names)
+    elif (size := rollouts_like.SIZES.get(name)) is not None:
+        groups = (rollouts_like.draw_group(rng, name, number) for number in range(-(-programs // size)))
+        drawn = tuple(program for group in groups for program in group)
     elif name == AGENTX_LIKE:
         drawn = tuple(program for program_id in names for program in draw_family(rng, program_id, name))
     elif statistics is None:

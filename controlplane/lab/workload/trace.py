@@ -31,7 +31,8 @@ class ProgramTrace:
 
     A sub-agent has a ``parent_id`` and begins when its parent's turn ``spawn_turn``, counted from 0, has ended.
     Behind the prefix that all programs share its prompts begin with ``family_tokens`` tokens that it has in common
-    with the parent's other sub-agents.
+    with the parent's other sub-agents. A rollout is of a ``group``: its name, and how many begin with the same
+    prompt, as their ``agent`` and ``shared_tokens`` say.
     """
 
     program_id: str
@@ -43,6 +44,7 @@ class ProgramTrace:
     parent_id: str = ""
     spawn_turn: int = 0
     family_tokens: int = 0
+    group: tuple[str, int] = ("", 0)
 
     @property
     def tokens(self) -> int:

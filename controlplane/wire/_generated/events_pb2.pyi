@@ -78,6 +78,7 @@ class Event(google.protobuf.message.Message):
     TURN_DECODED_FIELD_NUMBER: builtins.int
     TURN_HINTED_FIELD_NUMBER: builtins.int
     SANDBOX_SAMPLED_FIELD_NUMBER: builtins.int
+    CACHE_FLUSHED_FIELD_NUMBER: builtins.int
     at_ns: builtins.int
     """The publisher's monotonic clock in nanoseconds: good for durations within one publisher only."""
     @property
@@ -132,6 +133,8 @@ class Event(google.protobuf.message.Message):
     def turn_hinted(self) -> global___TurnHinted: ...
     @property
     def sandbox_sampled(self) -> global___SandboxSampled: ...
+    @property
+    def cache_flushed(self) -> global___CacheFlushed: ...
     def __init__(
         self,
         *,
@@ -162,10 +165,11 @@ class Event(google.protobuf.message.Message):
         turn_decoded: global___TurnDecoded | None = ...,
         turn_hinted: global___TurnHinted | None = ...,
         sandbox_sampled: global___SandboxSampled | None = ...,
+        cache_flushed: global___CacheFlushed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded", "turn_hinted", "sandbox_sampled"] | None: ...
+    def HasField(self, field_name: typing.Literal["cache_flushed", b"cache_flushed", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at_ns", b"at_ns", "cache_flushed", b"cache_flushed", "command_applied", b"command_applied", "command_rejected", b"command_rejected", "context_moved", b"context_moved", "engines_listed", b"engines_listed", "environment_wanted", b"environment_wanted", "first_token", b"first_token", "host_sampled", b"host_sampled", "kind", b"kind", "operator_orders", b"operator_orders", "pin_reclaimed", b"pin_reclaimed", "pool_sampled", b"pool_sampled", "program_arrived", b"program_arrived", "program_ended", b"program_ended", "publisher_state", b"publisher_state", "reply_read", b"reply_read", "sandbox_sampled", b"sandbox_sampled", "tool_ended", b"tool_ended", "tool_enqueued", b"tool_enqueued", "tool_started", b"tool_started", "turn_abandoned", b"turn_abandoned", "turn_decoded", b"turn_decoded", "turn_ended", b"turn_ended", "turn_hinted", b"turn_hinted", "turn_prefilled", b"turn_prefilled", "turn_queued", b"turn_queued", "turn_submitted", b"turn_submitted", "turns_refused", b"turns_refused"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["program_arrived", "turn_queued", "turn_abandoned", "turn_submitted", "first_token", "turn_ended", "tool_enqueued", "tool_started", "tool_ended", "program_ended", "pool_sampled", "host_sampled", "command_applied", "command_rejected", "publisher_state", "reply_read", "environment_wanted", "operator_orders", "context_moved", "engines_listed", "pin_reclaimed", "turns_refused", "turn_prefilled", "turn_decoded", "turn_hinted", "sandbox_sampled", "cache_flushed"] | None: ...
 
 global___Event = Event
 
@@ -224,6 +228,8 @@ class TurnQueued(google.protobuf.message.Message):
     VIDEO_TOKENS_FIELD_NUMBER: builtins.int
     FILE_TOKENS_FIELD_NUMBER: builtins.int
     TIMEOUT_NS_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    GROUP_SIZE_FIELD_NUMBER: builtins.int
     program_id: builtins.str
     turn_id: builtins.str
     prompt_bytes: builtins.int
@@ -262,6 +268,10 @@ class TurnQueued(google.protobuf.message.Message):
     """Likewise of files."""
     timeout_ns: builtins.int
     """Nanoseconds for which the gate or the client will wait from now; 0: nobody said. Behind a turn they wait longer."""
+    group_id: builtins.str
+    """Which rollouts begin with the same prompt, by a name that their trainer gives; empty for none."""
+    group_size: builtins.int
+    """How many those are; 0: the turn is of no group."""
     def __init__(
         self,
         *,
@@ -285,8 +295,10 @@ class TurnQueued(google.protobuf.message.Message):
         video_tokens: builtins.int = ...,
         file_tokens: builtins.int = ...,
         timeout_ns: builtins.int = ...,
+        group_id: builtins.str = ...,
+        group_size: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "timeout_ns", b"timeout_ns", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "agent", b"agent", "audio_tokens", b"audio_tokens", "budget_kv_token_s", b"budget_kv_token_s", "budget_turns", b"budget_turns", "continues", b"continues", "file_tokens", b"file_tokens", "group_id", b"group_id", "group_size", b"group_size", "image_tokens", b"image_tokens", "model", b"model", "new_bytes", b"new_bytes", "parent_id", b"parent_id", "program_id", b"program_id", "prompt_bytes", b"prompt_bytes", "prompt_tokens", b"prompt_tokens", "shared_ratio", b"shared_ratio", "tenant", b"tenant", "timeout_ns", b"timeout_ns", "trace", b"trace", "turn_id", b"turn_id", "video_tokens", b"video_tokens"]) -> None: ...
 
 global___TurnQueued = TurnQueued
 
@@ -969,6 +981,28 @@ class PinReclaimed(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["program_id", b"program_id"]) -> None: ...
 
 global___PinReclaimed = PinReclaimed
+
+@typing.final
+class CacheFlushed(google.protobuf.message.Message):
+    """An engine emptied its cache, as with new weights: no context is there any more, and no pin is in force."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    replica: builtins.str
+    """The engine, where a gate tells of one; empty: the publisher, or all engines behind it."""
+    reason: builtins.str
+    """For a person: what was asked of it."""
+    def __init__(
+        self,
+        *,
+        replica: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "replica", b"replica"]) -> None: ...
+
+global___CacheFlushed = CacheFlushed
 
 @typing.final
 class HostSampled(google.protobuf.message.Message):

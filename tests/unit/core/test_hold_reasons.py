@@ -86,8 +86,20 @@ def tenant_turn() -> tuple[Driver, str]:
     return d, "held"
 
 
+def group() -> tuple[Driver, str]:
+    d = Driver(PRESETS["penstock"])
+    d.pool()
+    for name in ("first", "held"):
+        ids = {"program_id": name, "turn_id": name, "group_id": "g", "group_size": 2}
+        d.send(d.gate(ev.TurnQueued, prompt_tokens=10, **ids))
+    d.tick()
+    d.submit("first", "first")
+    return d, "held"
+
+
 CAUSES = {
     Reason.SLOTS: slots,
+    Reason.GROUP: group,
     Reason.ROOM_NOW: room_now,
     Reason.RESERVED: reserved,
     Reason.TENANT_TURN: tenant_turn,

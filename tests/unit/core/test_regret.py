@@ -128,6 +128,14 @@ def test_a_pin_that_the_engine_gave_up_is_told_of_whatever_came_of_it(story: Sto
     assert story.book.sums.pins_lost == 1
 
 
+def test_what_new_weights_have_ended_no_decision_is_blamed_for(story: Story) -> None:
+    story.decide(cmd.Retain, ttl_ns=seconds(10))
+    story.wait(1)
+    story.tell(ev.CacheFlushed(publisher="node/gate/1"))
+    story.come_back(cached=0)
+    assert story.of("retain").cause is Cause.FLUSHED
+
+
 def test_a_pin_that_was_given_up_as_it_was_to_be_renewed_is_told_of(story: Story) -> None:
     """The engine gives the first one up, and refuses the second, of which the ledger has heard already."""
     story.decide(cmd.Retain, ttl_ns=seconds(10))

@@ -44,6 +44,7 @@ def span_s(result: RunResult) -> float:
         (("die:x:5",), "got 'die:x:5'"),
         (("die:1:-1",), "got"),
         (("die:1:5", "drain:1:6"), "engine 1 is not there at 6s"),
+        (("die:1:5", "flush:1:6"), "engine 1 is not there at 6s"),
         (("die:1:5", "join:1:6", "join:1:7"), "engine 1 is there already at 7s"),
         (("die:1:5", "drain:2:6", "die:3:7"), "no engine takes programs after 7s"),
         (("join:1:5", "join:2:5", "join:3:5"), "no engine is there at the start"),

@@ -28,6 +28,7 @@ class LeastLeft(PackingPolicy):
 
     looks_ahead: ClassVar[bool] = True
     ages: ClassVar[bool] = True
+    groups: ClassVar[bool] = True
     ageing: float = 0.5
 
     def __post_init__(self) -> None:

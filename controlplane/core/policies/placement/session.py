@@ -65,7 +65,7 @@ class Session(NoState):
         if not turn.program.replica:
             costs_ns[Choice.NEW] = there_ns
         else:  # a context that is resident where no turn may go any more lies on an engine that drains
-            if resident and turn.program.kv_tier is Tier.HBM and self.link_tokens_per_s:
+            if turn.may_move and resident and turn.program.kv_tier is Tier.HBM and self.link_tokens_per_s:
                 move_ns = round(turn.reusable_tokens * NANOSECONDS_PER_SECOND / self.link_tokens_per_s)
                 costs_ns[Choice.MIGRATE] = there_ns + move_ns
             costs_ns[Choice.REPREFILL] = there_ns + recompute_ns
