@@ -113,7 +113,7 @@ engine-check: python ## what of the plugin binds in any version of an engine, wi
 engine: $(RUNS) ## a real engine on the CPU with the plugin and a small model, to try things on (ENGINE=vllm, ENGINE_ARGS=--help)
 	@$(BIN)/python scripts/cpu_engine.py --engine $(ENGINE) $(ENGINE_ARGS)
 
-agent-env: install ## OpenHands and other agent frameworks, in an environment of their own (a GB, two minutes, kept)
+agent-env: install ## OpenHands and other agent frameworks, and a trainer, in environments of their own (three GB, some minutes, kept)
 	@$(BIN)/python scripts/agent_env.py || { [ "$$CI" != true ] && echo "their tests are skipped" >&2; }
 
 debian-tools: install ## Chromium, Prometheus and nginx for some tests (Debian's, where root may have them)

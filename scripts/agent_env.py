@@ -1,9 +1,9 @@
-"""Make the environments of the agent tests: OpenHands, other agent frameworks, harnesses of the command line.
+"""Make the environments of the agent tests: OpenHands, other frameworks, a trainer, harnesses of the command line.
 
-Prints each environment's path; progress goes to the standard error. It takes some two minutes and a GB the first
+Prints each environment's path; progress goes to the standard error. It takes some minutes and two GB the first
 time; later calls find them complete, and make them anew only when their requirements changed. They lie below
 ``$XDG_CACHE_HOME/penstock`` or ``~/.cache/penstock``, named after a digest of their requirements. OpenHands needs
-Python 3.12, which must be on this machine.
+Python 3.12 and the trainer 3.11, which must be on this machine.
 """
 
 import argparse
@@ -18,10 +18,15 @@ from pathlib import Path
 from environments import Problem, base_python, cache, lock, note, read, run, step
 
 ROOT = Path(__file__).resolve().parents[1]
-SETS = {"openhands": "openhands.sdk, openhands.tools, minisweagent", "others": "agents, langgraph, mcp"}
+SETS = {
+    "openhands": "openhands.sdk, openhands.tools, minisweagent",
+    "others": "agents, langgraph, mcp",
+    "trainer": "datasets, ray, skyrl_gym, torch, transformers",
+}
 HARNESSES = "harnesses"  # of the command line, from npm: where there is none, neither are they
 ALL = (*SETS, *([HARNESSES] if shutil.which("npm") else []))
 PYTHON_VERSION = (3, 12)
+TRAINERS_PYTHON = (3, 11)  # for which a build of torch for CPUs is on offer, as in the engines' environments
 NEEDED_BYTES = 2 << 30
 STAMP = "penstock-agent-env"  # the digest, once the environment is complete
 
@@ -32,10 +37,16 @@ def requirements(name: str) -> Path:
     return ROOT / "tests" / "agents" / file
 
 
+def without_dependencies(name: str) -> Path:
+    """What of it asks for a GPU or another Python without need, there or not: installed as it is."""
+    return ROOT / "tests" / "agents" / f"requirements-{name}-no-deps.txt"
+
+
 def digest(name: str) -> str:
     """Of all that it is made from; Penstock's own code is each checkout's."""
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    return hashlib.sha256(requirements(name).read_bytes() + repr(needed).encode()).hexdigest()[:12]
+    listed = requirements(name).read_bytes() + read(without_dependencies(name)).encode()
+    return hashlib.sha256(listed + repr(needed).encode()).hexdigest()[:12]
 
 
 def path(name: str) -> Path:
@@ -71,9 +82,13 @@ def make(name: str) -> None:
 
 def _frameworks(name: str, place: Path) -> None:
     python = str(place / "bin" / "python")
-    run([base_python(PYTHON_VERSION, "OpenHands"), "-m", "venv", str(place)], place)
+    version = TRAINERS_PYTHON if name == "trainer" else PYTHON_VERSION
+    run([base_python(version, f"agents ({name})"), "-m", "venv", str(place)], place)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     step("frameworks", lambda: run([*pip, "--requirement", str(requirements(name))], place))
+    if (alone := without_dependencies(name)).exists():
+        bare = [*pip, "--no-deps", "--ignore-requires-python", "--requirement", str(alone)]
+        step("what goes without its dependencies", lambda: run(bare, place))
     step("Penstock", lambda: run([*pip, "--editable", str(ROOT)], place))
     # LiteLLM looks for its prices on the network in a thread, which breaks the import where there is none.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

@@ -30,6 +30,7 @@ class Request:
     headers: tuple[tuple[bytes, bytes], ...]
     method: str
     path: str  # without its query
+    query: str
     has_body: bool
     body_mode: int
     answer_mode: int
@@ -49,11 +50,13 @@ def request_of(message: Any) -> Request:
     """Read a message with ``request_headers``."""
     pairs = tuple((_bytes(each.key), _value(each)) for each in message.request_headers.headers.headers)
     texts = {key: value.decode("latin-1") for key, value in pairs if key in (b":method", b":path")}
+    path, _, query = texts.get(b":path", "").partition("?")
     config = message.protocol_config
     return Request(
         headers=pairs,
         method=texts.get(b":method", ""),
-        path=texts.get(b":path", "").partition("?")[0],
+        path=path,
+        query=query,
         has_body=not message.request_headers.end_of_stream,
         body_mode=config.request_body_mode,
         answer_mode=config.response_body_mode,

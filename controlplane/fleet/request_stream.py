@@ -21,7 +21,7 @@ from controlplane.gate.bodies import BodyRefused, json_object, with_fields
 from controlplane.gate.contexts import measured
 from controlplane.gate.continuity import TurnOfContext
 from controlplane.gate.encodings import UnknownEncoding, encoding_of
-from controlplane.gate.endings import ENDING_PATHS, ended, is_last
+from controlplane.gate.endings import ENDING_PATHS, ended, is_last, with_query
 from controlplane.gate.engine_api import EngineApi
 from controlplane.gate.flushes import CONTEXTS_ENDED, FLUSHING_PATHS, WEIGHTS_UPDATED
 from controlplane.gate.identity import PROGRAM_HEADER, BadIdentity, Identity
@@ -175,12 +175,10 @@ class RequestStream:
 
     async def _ticket_of(self, request: Request) -> Ticket | None:
         """The ticket of a turn; None for what is no turn. Raises ``BadIdentity`` and ``BodyRefused``."""
-        if request.method not in GATED_METHODS or not request.has_body:
-            return None
-        path = request.turn_path
-        if path in ENDING_PATHS:
+        path, is_sent = request.turn_path, request.method in GATED_METHODS
+        if is_sent and path in ENDING_PATHS:
             await self._end_program(request, path)
-        if path not in self._picker.paths:
+        if not (is_sent and request.has_body and path in self._picker.paths):
             return None
         self._reply = WatchedReply(self._picker.replies, path)
         if request.body_mode in (BUFFERED, DUPLEX):
@@ -191,10 +189,11 @@ class RequestStream:
 
     async def _end_program(self, request: Request, path: str) -> None:
         """Whoever asks for it is answered here, or by the engine where that has such a path."""
-        is_shown = request.body_mode in (BUFFERED, DUPLEX)
-        body = await self._body_of(request, encoding_of(request.headers)) if is_shown else None
-        identity = self._picker.gate.tenants.identify(request.headers, body[0] if body else None)
-        answer = ended(self._picker.gate, identity, path, body[0] if body else {})
+        is_shown = request.has_body and request.body_mode in (BUFFERED, DUPLEX)
+        found = await self._body_of(request, encoding_of(request.headers)) if is_shown else None
+        body = with_query(request.query, found[0] if found else None)
+        identity = self._picker.gate.tenants.identify(request.headers, body)
+        answer = ended(self._picker.gate, identity, path, body)
         if answer is not None:
             await self._answer(HTTPStatus.OK, answer, {})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from controlplane.core.model.text import sanitize
 from controlplane.gate.gate import Gate
@@ -9,7 +10,7 @@ from controlplane.gate.identity import Identity
 
 ENDING_PATHS: Mapping[str, bool] = {
     "/close_session": True,  # SGLang's own
-    "/finish_session": False,  # prime-rl's router
+    "/finish_session": False,  # the routers of prime-rl and SkyRL
     "/programs/release": False,  # ThunderAgent's proxy
 }
 """Requests that end the program that they name as a turn does: whether the server behind the gate is told, too."""
@@ -24,6 +25,11 @@ def is_last(headers: Iterable[tuple[bytes, bytes]], body: Mapping[str, Any]) -> 
     if body.get(_LAST_STEP) is True:
         return True
     return any(name.lower() == _FINAL and value.strip().lower() == b"true" for name, value in headers)
+
+
+def with_query(query: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What such a request says: SkyRL names the session in the query, and sends no body."""
+    return {**dict(parse_qsl(query)), **(body or {})}
 
 
 def ended(gate: Gate, identity: Identity, path: str, body: Mapping[str, Any]) -> dict[str, object] | None:

@@ -15,7 +15,7 @@ from controlplane.gate.continuity import Continuity, TurnOfContext
 from controlplane.gate.diagnostics import Answered, Question, question_in
 from controlplane.gate.early_stream import COMMENT_EVERY_S, EarlyStream, asks_for_stream, needs_events, waiting
 from controlplane.gate.encodings import CONTENT_ENCODING, CONTENT_LENGTH, UnknownEncoding, encoding_of
-from controlplane.gate.endings import ENDING_PATHS, ended, is_last
+from controlplane.gate.endings import ENDING_PATHS, ended, is_last, with_query
 from controlplane.gate.flushes import CONTEXTS_ENDED, FLUSHING_PATHS, WEIGHTS_UPDATED, where_taken
 from controlplane.gate.gate import Gate
 from controlplane.gate.identity import BadIdentity, Headers, Identity
@@ -125,6 +125,8 @@ class GateMiddleware:
             if not data:
                 _refuse_if_lost(scope)
             body = await json_object(data)
+            if path in ENDING_PATHS:
+                body = with_query(scope.get("query_string", b"").decode("latin-1"), body)
         except ClientGone:
             await _send_gone(path, send)
             return

@@ -37,7 +37,7 @@ from controlplane.gate.outlines import (
 )
 
 _HEAD = ("tools", "functions", "system", "instructions")  # what a template puts before the messages
-_TURNS = ("messages", "input", "prompt", "text", "input_ids", "instances", "inputs")
+_TURNS = ("messages", "input", "prompt", "text", "input_ids", "token_ids", "instances", "inputs")
 _ATTACHMENTS = ("image_data", "audio_data", "video_data", "prompt_embeds", "multi_modal_data", "images")
 _IMAGE, _AUDIO, _VIDEO, _FILE = range(len(MEDIA))
 _TEXT, _NOTHING = -1, -2
@@ -252,7 +252,7 @@ def _kind_of(part: Any, otherwise: int) -> int:
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in _TURNS:
-        value, key = body.get(name), _TOKEN_IDS if name in ("prompt", "input_ids") else "content"
+        value, key = body.get(name), _TOKEN_IDS if name in ("prompt", "input_ids", "token_ids") else "content"
         if isinstance(value, str):
             size = max(_SLICE, -(-len(value) // _MOST_SLICES // _SLICE) * _SLICE)
             for at in range(0, len(value), size):

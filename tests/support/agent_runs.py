@@ -53,7 +53,7 @@ def _environment_of(name: str) -> str:
     if made.returncode:
         if os.environ.get("CI") == "true":
             pytest.fail(made.stderr)
-        pytest.skip(f"no agents ({name}): `make agent-env` makes their environment (a GB, two minutes, kept)")
+        pytest.skip(f"no agents ({name}): `make agent-env` makes it (GBs, some minutes, kept)")
     return made.stdout.strip()
 
 

@@ -21,6 +21,7 @@ from controlplane.lab.double.conversations import Conversations, Prompt
 from controlplane.lab.double.driver import Driver, RunningTurn
 from controlplane.lab.double.replies import ReplyFormat, Usage, error_json, reply_text
 from controlplane.lab.double.responses_api import ResponsesFormat, parse_responses
+from controlplane.lab.double.tokens_api import TokensFormat, parse_tokens
 from controlplane.lab.sim.engine_model import Call, ContextTooLong
 
 _LEAST_CHUNKS_APART_S = 0.02
@@ -51,6 +52,10 @@ APIS: Mapping[str, Api] = {
     "/v1/responses": Api(
         parse_responses,
         lambda body, turn, model, at_s: ResponsesFormat(body, turn_id=turn, model=model, created_s=at_s),
+    ),
+    "/inference/v1/generate": Api(
+        parse_tokens,
+        lambda body, turn, model, at_s: TokensFormat(body, turn_id=turn, model=model, created_s=at_s),
     ),
 }
 """By path: what the double answers."""

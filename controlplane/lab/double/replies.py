@@ -60,9 +60,8 @@ class ReplyFormat:
         return f'{self._chunk_head}{{"content": "{text}"}}, "finish_reason": null}}]}}\n\n'
 
     def last_chunks(self, finish_reason: str, usage: Usage | None) -> str:
-        if finish_reason == "abort":  # as SGLang and vLLM tell of a failure
-            error = error_json("Generation aborted", kind="InternalServerError", code=500).decode()
-            return f'data: {{"error": {error}}}\n\ndata: [DONE]\n\n'
+        if finish_reason == "abort":
+            return aborted()
         text = f'{self._chunk_head}{{}}, "finish_reason": "{finish_reason}"}}]}}\n\n'
         if usage is not None:
             content = {**self._fixed, "object": "chat.completion.chunk", "choices": [], "usage": usage.to_json()}
@@ -80,3 +79,9 @@ def error_json(message: str, *, kind: str = "BadRequestError", code: int = 400) 
     """An error as SGLang writes it."""
     content = {"object": "error", "message": message, "type": kind, "param": None, "code": code}
     return json.dumps(content).encode()
+
+
+def aborted() -> str:
+    """The end of a stream that failed, as SGLang and vLLM tell of it."""
+    error = error_json("Generation aborted", kind="InternalServerError", code=500).decode()
+    return f'data: {{"error": {error}}}\n\ndata: [DONE]\n\n'

@@ -39,3 +39,14 @@ async def test_a_flushed_cache_is_told_of_the_engine_that_is_asked_and_new_weigh
         await ours.headers({":path": WEIGHTS_UPDATED})
         assert (await ours.reply()).immediate_response.status.code == 200
         assert [each.replica for each in it.of(CacheFlushed)] == [A.place, ""]
+
+
+async def test_it_may_be_named_in_the_query_of_a_request_without_a_body() -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        turn = await reading_bodies(ask)
+        await turn.body(chat(session_id="s"))
+        await turn.reply()
+        asked = ask()
+        await asked.headers({":path": "/finish_session?session_id=s"}, end=True)
+        assert (await asked.reply()).immediate_response.status.code == 200
+        assert [event.program_id for event in it.of(ProgramEnded)] == ["s"]

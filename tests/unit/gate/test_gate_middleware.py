@@ -104,7 +104,9 @@ class Bench:
         **headers: str,
     ) -> Exchange:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
+        path, _, query = path.partition("?")
         exchange = Exchange(self.middleware, method, path, named)
+        exchange.scope["query_string"] = query.encode()
         exchange.scope["root_path"] = root
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         size = -(-len(data) // chunks) or 1

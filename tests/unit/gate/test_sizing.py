@@ -171,8 +171,12 @@ def test_each_form_counts_as_what_it_is(
 
 
 def test_token_ids_are_tokens() -> None:
-    for ids, tokens in (([1, 2, 3], 3), ([[1, 2, 3], [4, 5]], 5)):
-        prompt = measure({"input_ids": ids})
+    for name, ids, tokens in (
+        ("input_ids", [1, 2, 3], 3),
+        ("input_ids", [[1, 2, 3], [4, 5]], 5),
+        ("token_ids", [1, 2, 3], 3),
+    ):
+        prompt = measure({name: ids})
         assert (prompt.text_bytes, prompt.tokens) == (0, tokens)
 
 
