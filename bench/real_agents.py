@@ -19,6 +19,7 @@ results file and is not run again.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -118,15 +119,16 @@ def _agents_python() -> str:
 
 @contextmanager
 def _going_first() -> Iterator[bool]:
-    """Within, this session goes before those of agents and tools, where that is allowed.
+    """Within, this session goes before those of agents and tools; tells whether it may. Not who was started nice.
 
     Linux shares the CPUs among sessions, and each tool is one: the engine, which stands for one on another machine,
     would get as much as one of them.
     """
     before = ""
-    with suppress(OSError):
-        before = _AUTOGROUP.read_text().split()[-1]
-        _AUTOGROUP.write_text("-10")
+    if os.nice(0) <= 0:
+        with suppress(OSError):
+            before = _AUTOGROUP.read_text().split()[-1]
+            _AUTOGROUP.write_text("-10")
     try:
         yield bool(before) and _AUTOGROUP.read_text().split()[-1] == "-10"
     finally:

@@ -53,6 +53,7 @@ class Crew:
         self._environment = environment(bus) | {
             "PENSTOCK_NODE": node,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # whose Python has pytest
+            "MSWEA_SILENT_STARTUP": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -67,7 +68,8 @@ class Crew:
                 start_new_session=True,  # the kernel shares the CPUs among sessions: this one is not the engine's
             )
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._hear, daemon=True).start()
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
         self._import()
 
     @property
@@ -111,6 +113,10 @@ class Crew:
         """End all that still runs."""
         _kill(self._parent.pid)
         self._parent.wait()
+        self._hearing.join()
+        for pipe in (self._parent.stdin, self._parent.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def _import(self) -> None:
         """Return once all is imported: a run has ended that does nothing."""
@@ -119,7 +125,7 @@ class Crew:
         self._ask(nothing, {}, self._folder / "nothing")
         said = [self._lines.get(timeout=_IMPORTED_WITHIN_S) for _ in range(2)]
         if said[-1].split()[1] != "0":
-            raise RuntimeError(f"nothing.py failed: {self._folder / 'nothing.err'}")
+            raise RuntimeError(f"the agents' harnesses said {said}: {self._folder / 'nothing.err'}")
 
     def _ask(self, script: Path, told: dict[str, object], out: Path) -> None:
         run = {

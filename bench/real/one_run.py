@@ -32,10 +32,12 @@ class Scenario:
 
     load: Load = field(default_factory=Load)
     profile: str = "h200-llama31-8b"
-    pool_tokens: int = 120_000
+    pool_tokens: int = 80_000
     tokens_per_word: int = 6
-    window: int = 5  # of the system of that name: as many contexts as the pool holds at their end
-    limit_s: float = 120.0
+    window: int = (
+        4  # of the system of that name: contexts at their end that fit into the pool, what they share once
+    )
+    limit_s: float = 100.0
 
     @property
     def digest(self) -> str:
@@ -91,7 +93,7 @@ def play(scenario: Scenario, system: str, seed: int, python: str, folder: Path, 
         scenario=scenario.digest,
         system=system,
         seed=seed,
-        setting=asdict(scenario),
+        setting=json.loads(json.dumps(asdict(scenario))),
         agents=agents,
         mean_s=round(float(np.mean(times_s)), 2),
         p95_s=round(float(np.percentile(times_s, 95)), 2),

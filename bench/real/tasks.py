@@ -40,11 +40,11 @@ class Load:
     """What the tasks are like. A change makes runs that are not compared with those before."""
 
     openhands: int = 20
-    mini: int = 8
-    rate: float = 0.7  # agents/s, Poisson
-    modules: tuple[int, int] = (3, 6)
+    mini: int = 4
+    rate: float = 0.4  # agents/s, Poisson
+    modules: tuple[int, int] = (2, 3)
     module_words: tuple[int, int] = (250, 900)
-    reply_tokens: int = 120  # the median of a log-normal distribution
+    reply_tokens: int = 60  # the median of a log-normal distribution
     builds: float = 0.5  # of the modules end with one
     build_cpu_s: tuple[float, float] = (1.0, 4.0)
 

@@ -150,7 +150,7 @@ def test_what_a_reply_packs_is_words_again_when_it_comes_back() -> None:
         ("{", "truncated"),
         ('{"task": []}', "length >= 1"),
         ('{"task": [{"tokens": 0}]}', ">= 1"),
-        ('{"task": [{"calls": [{"name": "bash"}]}]}', "missing required field `tool`"),
+        ('{"task": [{"calls": [{"name": "bash"}]}]}', "unknown field `name`"),
         ('{"task": [{"token": 5}]}', "unknown field `token`"),
     ],
 )
