@@ -65,7 +65,6 @@ class Crew:
                 stderr=log,
                 env=self._environment,
                 text=True,
-                start_new_session=True,  # the kernel shares the CPUs among sessions: this one is not the engine's
             )
         self._lines: queue.Queue[str] = queue.Queue()
         self._hearing = threading.Thread(target=self._hear, daemon=True)

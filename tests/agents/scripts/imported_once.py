@@ -23,6 +23,7 @@ gc.freeze()  # no run's collector touches, and so copies, what was imported
 
 def become(run: dict[str, Any]) -> None:
     """In the new process, whose end is that of any Python program."""
+    os.setsid()  # which the kernel shares the CPUs among
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     for number, path in ((1, run["stdout"]), (2, run["stderr"])):
