@@ -71,10 +71,6 @@ class Crew:
         self._hearing.start()
         self._import()
 
-    @property
-    def process(self) -> psutil.Process:
-        return psutil.Process(self._parent.pid)
-
     def work(self, tasks: Sequence[Task], show: Callable[[float, int, Sequence[Ended]], None]) -> list[Ended]:
         """All of them, each from its time on; ``show`` is told the time, how many work, and who has ended."""
         began_s = time.monotonic()

@@ -34,9 +34,7 @@ class Scenario:
     profile: str = "h200-llama31-8b"
     pool_tokens: int = 80_000
     tokens_per_word: int = 6
-    window: int = (
-        4  # of the system of that name: contexts at their end that fit into the pool, what they share once
-    )
+    window: int = 4  # how many contexts fit into the pool at their end, what they share counted once
     limit_s: float = 100.0
 
     @property
