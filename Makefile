@@ -16,7 +16,7 @@ SOAK_fleet = tests.fleet --kills $(or $(SOAK),200) --engines $(or $(SOAK_ENGINES
 SOAK_malformed = tests.malformed --inputs $(or $(SOAK),1000000)
 SOAK_lockstep = pytest tests/engine/test_engine_lockstep.py --log-cli-level=INFO
 # Benchmarks without a budget: a comparison of engines takes hours, the papers' tables some minutes.
-STUDIES := bench/ab_engine.py bench/fidelity.py bench/fleet_crowded.py bench/forecast.py bench/freezing.py bench/freezing_live.py bench/paper_tables.py bench/switchback.py
+STUDIES := bench/ab_engine.py bench/fidelity.py bench/fleet_crowded.py bench/forecast.py bench/freezing.py bench/freezing_live.py bench/paper_tables.py bench/real_agents.py bench/switchback.py
 export PYTHONUNBUFFERED := 1
 export PENSTOCK_TEST_CPU := build/test-cpu
 

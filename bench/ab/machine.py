@@ -77,12 +77,12 @@ class OthersWatch:
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._busy_s, self._own_s = _busy_s(), _own_s()
+        self._busy_s, self._own_s = busy_s(), _own_s()
 
     def ratio(self) -> float:
         """Of the CPUs, 0 to 1; descendants that have ended count as others."""
         took_s = (time.monotonic() - self._began_s) * cpus()
-        others_s = (_busy_s() - self._busy_s) - (_own_s() - self._own_s)
+        others_s = (busy_s() - self._busy_s) - (_own_s() - self._own_s)
         return min(1.0, max(0.0, others_s / took_s))
 
 
@@ -104,7 +104,7 @@ def wait_for_quiet(usual_ms: float = 0.0) -> None:
     print("  it does not become quiet: going on", flush=True)
 
 
-def _busy_s() -> float:
+def busy_s() -> float:
     """Of the CPUs that this process may use, since the start; what a hypervisor took counts."""
     each = psutil.cpu_times(percpu=True)
     mine = [each[number] for number in os.sched_getaffinity(0)]

@@ -165,6 +165,13 @@ def engine_double(
     tier: Tiers = [],
     time_scale: TimeScale = 1.0,
     tokens_per_word: Annotated[int, typer.Option(min=1, help="Tokens that one word stands for.")] = 1,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            help="What chat completions say, as JSON: {PART OF THE FIRST USER MESSAGE: "
+            '[{"tokens": N, "calls": [{"tool": NAME, "arguments": {}}]}, ...]}. Default: words alone.'
+        ),
+    ] = None,
     hold_s: Annotated[
         float,
         typer.Option(min=1, max=1e6, help="Seconds of engine time after which a turn that is held gets a 503."),
@@ -188,6 +195,7 @@ def engine_double(
     from controlplane.core.model.types import seconds
     from controlplane.gate import GateLimits
     from controlplane.lab.double.options import DoubleOptions
+    from controlplane.lab.double.script import read_script
     from controlplane.lab.double.server import serve
     from controlplane.transport.endpoint import resolve_url
     from controlplane.transport.roles import BusRole
@@ -212,6 +220,7 @@ def engine_double(
             ),
             time_scale=time_scale,
             tokens_per_word=tokens_per_word,
+            script=read_script(script) if script is not None else {},
             gate=GateLimits(hold_ns=seconds(hold_s)),
             on_ready=lambda url: typer.echo(f"engine double listens on {url}", err=True),
         )

@@ -19,6 +19,7 @@ from controlplane.core.estimators.prompt_size import PromptSize
 from controlplane.core.model.errors import ConfigError, ControlPlaneError
 from controlplane.core.model.events import (
     Event,
+    ReplyRead,
     TurnEnded,
 )
 from controlplane.fleet.pluginless import PluginlessEngines
@@ -26,6 +27,7 @@ from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate.tickets import Ticket
 from controlplane.gate.usage import sizes_in, usage_of
 from controlplane.lab.double import DoubleOptions, run_double
+from controlplane.lab.double.script import Call, Reply
 from controlplane.lab.experiment import Hardware
 
 NODE = "test"
@@ -186,6 +188,30 @@ async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
         return text, usage
 
     await play(story, tokens_per_word=10)
+
+
+@pytest.mark.asyncio
+async def test_a_scripted_model_calls_tools_which_the_gate_reads(nats_server: Any) -> None:
+    looks, ends = Reply(tokens=64, calls=(Call("bash", {"command": "ls"}),)), Reply(tokens=16)
+
+    async def story(scene: Scene) -> None:
+        scene.daemon.beating = False
+        turns, answers = user("please do the task"), []
+        for _ in range(2):
+            status, reply = await scene.chat("p", turns)
+            assert status == 200
+            answers.append(reply["choices"][0])
+            turns = [*turns, answers[-1]["message"], {"role": "tool", "content": "a file"}]
+        assert [each["finish_reason"] for each in answers] == ["tool_calls", "stop"]
+        (call,) = answers[0]["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {"command": "ls"}
+        read = await scene.daemon.until(ReplyRead)
+        assert [(each.call_id, each.tool) for each in read.calls] == [(call["id"], "ls")]
+        ended = await scene.daemon.until(TurnEnded, 2)
+        assert ended.output_tokens == 16
+        assert ended.cached_tokens >= 64, "the first reply, with its call, is a part of the context"
+
+    await play(story, bus=nats_server.url, script={"the task": (looks, ends)})
 
 
 WRONG = [

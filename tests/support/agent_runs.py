@@ -106,7 +106,7 @@ class ImportedOnce:
         process = int(self._parent.stdout.readline())
         alarm = threading.Timer(TIMEOUT_S, os.kill, (process, signal.SIGKILL))
         alarm.start()
-        status = int(self._parent.stdout.readline())
+        status = int(self._parent.stdout.readline().split()[1])
         alarm.cancel()
         return _last_line(status, output.read_text(), errors.read_text())
 

@@ -16,11 +16,12 @@ from starlette.types import Receive, Scope, Send
 from controlplane.core.model.events import PoolSampled
 from controlplane.eventloop import task_group
 from controlplane.gate import GatedRequest
-from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_chat
+from controlplane.lab.double.chat_request import BadRequest, ChatRequest, parse_chat, with_calls
 from controlplane.lab.double.conversations import Conversations, Prompt
 from controlplane.lab.double.driver import Driver, RunningTurn
 from controlplane.lab.double.replies import ReplyFormat, Usage, error_json, reply_text
 from controlplane.lab.double.responses_api import ResponsesFormat, parse_responses
+from controlplane.lab.double.script import Script, scripted
 from controlplane.lab.double.tokens_api import TokensFormat, parse_tokens
 from controlplane.lab.sim.engine_model import Call, ContextTooLong
 
@@ -39,23 +40,27 @@ class Frame(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """How requests are read, and what writes their replies: of a body, a turn's id, a model and a time."""
+    """How requests are read, and what writes their replies: of both, a turn's id, a model and a time."""
 
     parse: Callable[[Mapping[str, Any]], ChatRequest]
-    frame: Callable[[Mapping[str, Any], str, str, int], Frame]
+    frame: Callable[[Mapping[str, Any], ChatRequest, str, str, int], Frame]
 
 
-APIS: Mapping[str, Api] = {
-    "/v1/chat/completions": Api(
-        parse_chat, lambda _, turn, model, at_s: ReplyFormat(turn_id=turn, model=model, created_s=at_s)
+CHAT = Api(
+    parse_chat,
+    lambda _, request, turn, model, at_s: ReplyFormat(
+        turn_id=turn, model=model, created_s=at_s, calls=request.calls
     ),
+)
+APIS: Mapping[str, Api] = {
+    "/v1/chat/completions": CHAT,
     "/v1/responses": Api(
         parse_responses,
-        lambda body, turn, model, at_s: ResponsesFormat(body, turn_id=turn, model=model, created_s=at_s),
+        lambda body, _, turn, model, at_s: ResponsesFormat(body, turn_id=turn, model=model, created_s=at_s),
     ),
     "/inference/v1/generate": Api(
         parse_tokens,
-        lambda body, turn, model, at_s: TokensFormat(body, turn_id=turn, model=model, created_s=at_s),
+        lambda body, _, turn, model, at_s: TokensFormat(body, turn_id=turn, model=model, created_s=at_s),
     ),
 }
 """By path: what the double answers."""
@@ -70,12 +75,13 @@ class TurnService:
     conversations: Conversations
     model: str
     named: dict[str, str]
+    script: Script
     serials: Iterator[int] = field(default_factory=itertools.count)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             gated = _gated(scope)
-            request = self.api.parse(gated.body)
+            request = scripted(self.script, self.api.parse(gated.body), gated.ticket.turn_id)
             turn, prompt = self._submit(gated, request)
         except (BadRequest, ContextTooLong) as problem:
             await _bad_request(str(problem))(scope, receive, send)
@@ -86,7 +92,7 @@ class TurnService:
         async with task_group() as group:
             group.start_soon(self._abort_when_disconnected, receive, turn.turn_id)
             try:
-                frame = self.api.frame(gated.body, turn.turn_id, self.model, int(time.time()))
+                frame = self.api.frame(gated.body, request, turn.turn_id, self.model, int(time.time()))
                 await (reply.stream(frame, send) if request.stream else reply.whole(frame, send))
                 if turn.ended is not None and turn.ended.ok:
                     reply.remember()
@@ -134,7 +140,7 @@ class _Reply:
 
     def remember(self) -> None:
         """The reply is part of the context from now on."""
-        text = reply_text(self.serial, 0, self.all_words)
+        text = with_calls(reply_text(self.serial, 0, self.all_words), self.request.calls)
         self.conversations.add_reply(self.prompt.context, len(self.request.messages), text)
 
     async def whole(self, frame: Frame, send: Send) -> None:
@@ -172,7 +178,7 @@ class _Reply:
         return min(self.all_words, max(1 if produced_tokens else 0, int(self.all_words * ratio)))
 
     def _finish_reason(self) -> str:
-        return "length" if self.turn.ended is not None and self.turn.ended.ok else "abort"
+        return self.request.stops if self.turn.ended is not None and self.turn.ended.ok else "abort"
 
     def _usage(self) -> Usage:
         first, ended = self.turn.first_token, self.turn.ended
@@ -211,7 +217,7 @@ def _bad_request(message: str) -> Response:
     return Response(error_json(message), status_code=400, media_type="application/json")
 
 
-def _as_vllm_tells(pool: PoolSampled) -> str:
+def _as_vllm_tells(pool: PoolSampled, driver: Driver) -> str:
     """A page for Prometheus with what ``fleet.metrics_page`` reads of vLLM's; cached blocks count as free."""
     free = pool.free_blocks + pool.evictable_blocks
     return "".join(
@@ -222,12 +228,14 @@ def _as_vllm_tells(pool: PoolSampled) -> str:
             f"vllm:num_requests_running {pool.turns_running}",
             f"vllm:num_requests_waiting {pool.turns_waiting}",
             f"vllm:num_preemptions_total {pool.retractions}",
+            f"vllm:prefix_cache_queries_total {driver.prompt_tokens}",
+            f"vllm:prefix_cache_hits_total {driver.cached_tokens}",
         )
     )
 
 
 def build_app(
-    driver: Driver, conversations: Conversations, *, model: str, health: Callable[[], object]
+    driver: Driver, conversations: Conversations, *, model: str, script: Script, health: Callable[[], object]
 ) -> Starlette:
     """The application behind the gate. ``health`` gives what ``GET /penstock/double`` shows."""
     named: dict[str, str] = {}
@@ -248,7 +256,7 @@ def build_app(
         return Response(json.dumps(health()), media_type="application/json")
 
     async def metrics(_request: Request) -> Response:
-        return Response(_as_vllm_tells(driver.pool()), media_type="text/plain")
+        return Response(_as_vllm_tells(driver.pool(), driver), media_type="text/plain")
 
     async def abort(request: Request) -> Response:
         """As SGLang's: the stream that its client named so ends there."""
@@ -270,7 +278,11 @@ def build_app(
     return Starlette(
         routes=[
             *(
-                Route(path, TurnService(api, driver, conversations, model, named), methods=["POST"])
+                Route(
+                    path,
+                    TurnService(api, driver, conversations, model, named, script if api is CHAT else {}),
+                    methods=["POST"],
+                )
                 for path, api in APIS.items()
             ),
             Route("/abort_request", abort, methods=["POST"]),

@@ -36,6 +36,8 @@ class ChatRequest:
     output_tokens: int
     stream: bool
     include_usage: bool
+    calls: tuple[dict[str, Any], ...] = ()  # of tools, that the reply is to make; as its JSON has them
+    stops: str = "length"  # why the reply ends
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
@@ -80,10 +82,13 @@ def _message(message: object, index: int) -> ChatMessage:
     role = message.get("role")
     if role not in _ROLES:
         raise BadRequest(f"messages[{index}].role: expected one of {', '.join(sorted(_ROLES))}, got {role!r:.80}")
-    text = _text(message.get("content"), index)
-    if message.get("tool_calls"):
-        text = f"{text} {json.dumps(message['tool_calls'])}"
+    text = with_calls(_text(message.get("content"), index), message.get("tool_calls"))
     return ChatMessage(role=role, text=text)
+
+
+def with_calls(text: str, calls: object) -> str:
+    """A message's text with its tool calls, which clients send back with their keys in another order."""
+    return f"{text} {json.dumps(calls, sort_keys=True)}" if calls else text
 
 
 def _text(content: object, index: int) -> str:

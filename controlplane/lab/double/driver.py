@@ -71,6 +71,7 @@ class Driver:
     ) -> None:
         self.engine = engine
         self.gate = gate
+        self.prompt_tokens = self.cached_tokens = 0  # of all turns that have a first token
         self._send = send
         self._now_ns = now_ns
         self._link = GateLink(gate, send=send, publisher=publisher, state=self.state, obey=self._obey)
@@ -192,6 +193,8 @@ class Driver:
         for event in self.engine.advance(now_ns):
             self._send(event, False)
             if isinstance(event, FirstToken):
+                self.prompt_tokens += event.prompt_tokens
+                self.cached_tokens += event.cached_tokens
                 turn = self._turns.get(event.turn_id)
                 if turn is not None:
                     turn.first_token = event

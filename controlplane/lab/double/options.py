@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from controlplane.core.model.errors import require
 from controlplane.gate import GateLimits
+from controlplane.lab.double.script import Script
 from controlplane.lab.experiment import Hardware
 
 MODEL_NAME = "penstock-engine-double"
@@ -29,6 +30,7 @@ class DoubleOptions:
     hardware: Hardware = field(default_factory=Hardware)  # one engine of it
     time_scale: float = 1.0
     tokens_per_word: int = 1
+    script: Script = field(default_factory=dict)  # what chat completions say; without: words alone
     gate: GateLimits | None = None  # its time_scale is replaced by this double's
     grace_s: float = 2.0  # at the end, how long open replies may go on; seconds of the wall
     on_ready: Callable[[str], None] | None = None  # told the URL once the server listens

@@ -1,7 +1,9 @@
 """The double's replies: meaningless words, and the JSON around them as an OpenAI-compatible server sends it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _TEXT = (
     "sluice weir gate race wheel water head flow basin canal lock pond tail drop bank spill "
@@ -45,9 +47,13 @@ class Usage:
 
 
 class ReplyFormat:
-    """Writes one reply's JSON. ``created_s`` is the time of the wall, as the interface has it."""
+    """Writes one reply's JSON. ``created_s`` is the time of the wall, as the interface has it.
 
-    def __init__(self, *, turn_id: str, model: str, created_s: int) -> None:
+    ``calls``: of tools, with which the reply ends.
+    """
+
+    def __init__(self, *, turn_id: str, model: str, created_s: int, calls: Sequence[dict[str, Any]] = ()) -> None:
+        self._calls = list(calls)
         self._fixed = {"id": f"chatcmpl-{turn_id}", "created": created_s, "model": model}
         head = json.dumps({**self._fixed, "object": "chat.completion.chunk"})[:-1]
         self._chunk_head = f'data: {head}, "choices": [{{"index": 0, "delta": '
@@ -62,14 +68,16 @@ class ReplyFormat:
     def last_chunks(self, finish_reason: str, usage: Usage | None) -> str:
         if finish_reason == "abort":
             return aborted()
-        text = f'{self._chunk_head}{{}}, "finish_reason": "{finish_reason}"}}]}}\n\n'
+        calls = [{"index": index, **call} for index, call in enumerate(self._calls)]
+        delta = json.dumps({"tool_calls": calls} if calls else {})
+        text = f'{self._chunk_head}{delta}, "finish_reason": "{finish_reason}"}}]}}\n\n'
         if usage is not None:
             content = {**self._fixed, "object": "chat.completion.chunk", "choices": [], "usage": usage.to_json()}
             text += f"data: {json.dumps(content)}\n\n"
         return text + "data: [DONE]\n\n"
 
     def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        message = {"role": "assistant", "content": text, "tool_calls": None}
+        message = {"role": "assistant", "content": text, "tool_calls": self._calls or None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
         content = {**self._fixed, "object": "chat.completion", "choices": [choice], "usage": usage.to_json()}
         return json.dumps(content).encode()

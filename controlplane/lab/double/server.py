@@ -58,7 +58,7 @@ class _Double:
         self._inbox = Inbox(self._driver.receive, now_ns=clock.now_ns)
         self._emitter = self._make_emitter()
         conversations = Conversations(tokens_per_word=options.tokens_per_word, hand_over=engine.cache.hand_over)
-        app = build_app(self._driver, conversations, model=MODEL_NAME, health=self._account)
+        app = build_app(self._driver, conversations, model=MODEL_NAME, script=options.script, health=self._account)
         self._app = GateMiddleware(app, self._gate, paths=tuple(APIS))
 
     def _make_emitter(self) -> Emitter | None:

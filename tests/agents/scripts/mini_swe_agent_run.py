@@ -12,7 +12,8 @@ from minisweagent.agents.default import DefaultAgent  # noqa: E402
 from minisweagent.environments.local import LocalEnvironment  # noqa: E402
 from minisweagent.models.litellm_model import LitellmModel  # noqa: E402
 
-import engine_hooks.tools.mini_swe_agent  # noqa: E402, F401
+if told.get("adapter", True):
+    import engine_hooks.tools.mini_swe_agent  # noqa: F401
 
 clock: list[dict[str, object]] = []
 
@@ -30,6 +31,7 @@ model = LitellmModel(
     model_kwargs={"api_base": told["url"], "api_key": "none"},
     cost_tracking="ignore_errors",
 )
-agent = DefaultAgent(model, TimedEnvironment(), system_template="You work.", instance_template="{{task}}")
+environment = TimedEnvironment(cwd=told.get("workspace", ""), timeout=told.get("timeout_s", 30))
+agent = DefaultAgent(model, environment, system_template="You work.", instance_template="{{task}}")
 result = agent.run(told["message"])
 print(json.dumps({"exit_status": result["exit_status"], "tools": clock}))

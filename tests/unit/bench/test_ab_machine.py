@@ -29,7 +29,7 @@ class MachineDouble:
         monkeypatch.setattr(machine, "cpus", lambda: 2)
         monkeypatch.setattr(machine.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(machine.time, "sleep", self.sleep)
-        monkeypatch.setattr(machine, "_busy_s", lambda: self.busy_s)
+        monkeypatch.setattr(machine, "busy_s", lambda: self.busy_s)
         monkeypatch.setattr(machine, "_own_s", lambda: self.own_s)
 
     def sleep(self, duration_s: float) -> None:
@@ -81,7 +81,7 @@ def test_what_descendants_compute_is_ones_own() -> None:
     try:
         assert child.stdout.readline() == b"burnt\n"
         assert machine._own_s() - before_s >= 0.35
-        assert machine._busy_s() >= machine._own_s() - before_s
+        assert machine.busy_s() >= machine._own_s() - before_s
     finally:
         child.communicate(b"\n")
 
@@ -99,6 +99,6 @@ def test_only_the_cpus_that_a_run_may_use_count(monkeypatch: pytest.MonkeyPatch)
     try:
         machine.pin(first)
         assert machine.cpus() == 1
-        assert machine._busy_s() == 5.0
+        assert machine.busy_s() == 5.0
     finally:
         os.sched_setaffinity(0, allowed)

@@ -1,6 +1,7 @@
 """Requests, prompt sizes and reuse, replies, options."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from controlplane.lab.double.conversations import Conversations
 from controlplane.lab.double.options import DoubleOptions
 from controlplane.lab.double.replies import ReplyFormat, Usage, reply_text
 from controlplane.lab.double.responses_api import parse_responses
+from controlplane.lab.double.script import read_script
 
 RESPONSES = ["input", "instructions", "max_output_tokens", "tools", "tool_choice", "include"]
 
@@ -91,6 +93,9 @@ def test_replies_are_json_as_openais_clients_read_it() -> None:
     assert chunks[3]["choices"] == []
     assert chunks[3]["usage"] == json.loads(frame.whole("x", "length", usage))["usage"]
     assert chunks[3]["usage"]["total_tokens"] == 8
+    called = ReplyFormat(turn_id="t", model="m", created_s=1, calls=({"id": "c"},)).last_chunks("tool_calls", None)
+    (choice,) = json.loads(called.removeprefix("data: ").partition("\n")[0])["choices"]
+    assert choice["delta"] == {"tool_calls": [{"index": 0, "id": "c"}]}
 
 
 def test_content_may_come_in_parts_and_tool_calls_count() -> None:
@@ -120,8 +125,9 @@ def test_content_may_come_in_parts_and_tool_calls_count() -> None:
 )
 def test_any_body_is_either_taken_or_refused(api: Api, body: dict[str, Any]) -> None:
     try:
-        assert api.parse(body).output_tokens >= 1
-        assert api.frame(body, "t", "m", 1).first_chunk()
+        request = api.parse(body)
+        assert request.output_tokens >= 1
+        assert api.frame(body, request, "t", "m", 1).first_chunk()
     except BadRequest as problem:
         assert str(problem)
 
@@ -130,10 +136,29 @@ def test_what_a_reply_packs_is_words_again_when_it_comes_back() -> None:
     include = {"include": ["reasoning.encrypted_content"], "tools": [{"type": "custom", "name": "apply_patch"}]}
     body = {"input": [{"role": "user", "content": "x"}], **include}
     usage = Usage(prompt_tokens=1, output_tokens=2, cached_tokens=0)
-    whole = json.loads(APIS["/v1/responses"].frame(body, "t", "m", 1).whole("a b", "length", usage))
+    frame = APIS["/v1/responses"].frame(body, parse_responses(body), "t", "m", 1)
+    whole = json.loads(frame.whole("a b", "length", usage))
     assert [item["type"] for item in whole["output"]] == ["reasoning", "custom_tool_call"]
     again = parse_responses({"input": [*body["input"], *whole["output"]]})
     assert [message.text for message in again.messages][:2] == ["x", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "No such file"),
+        ("{", "truncated"),
+        ('{"task": []}', "length >= 1"),
+        ('{"task": [{"tokens": 0}]}', ">= 1"),
+        ('{"task": [{"calls": [{"name": "bash"}]}]}', "unknown field `name`"),
+        ('{"task": [{"token": 5}]}', "unknown field `token`"),
+    ],
+)
+def test_a_wrong_script_is_refused_with_what_is_wrong(tmp_path: Path, text: str | None, problem: str) -> None:
+    if text is not None:
+        (tmp_path / "script.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"script.json: .*{problem}"):
+        read_script(tmp_path / "script.json")
 
 
 @pytest.mark.parametrize(
