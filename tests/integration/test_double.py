@@ -195,7 +195,6 @@ async def test_a_scripted_model_calls_tools_which_the_gate_reads(nats_server: An
     looks, ends = Reply(tokens=64, calls=(Call("bash", {"command": "ls"}),)), Reply(tokens=16)
 
     async def story(scene: Scene) -> None:
-        scene.daemon.beating = False
         turns, answers = user("please do the task"), []
         for _ in range(2):
             status, reply = await scene.chat("p", turns)
@@ -205,13 +204,17 @@ async def test_a_scripted_model_calls_tools_which_the_gate_reads(nats_server: An
         assert [each["finish_reason"] for each in answers] == ["tool_calls", "stop"]
         (call,) = answers[0]["message"]["tool_calls"]
         assert json.loads(call["function"]["arguments"]) == {"command": "ls"}
-        read = await scene.daemon.until(ReplyRead)
+        await asyncio.to_thread(heard.until, lambda: len(heard.of(TurnEnded)) == 2, "the turns' ends")
+        read, ended = heard.of(ReplyRead)[0], heard.of(TurnEnded)[1]
         assert [(each.call_id, each.tool) for each in read.calls] == [(call["id"], "ls")]
-        ended = await scene.daemon.until(TurnEnded, 2)
         assert ended.output_tokens == 16
         assert ended.cached_tokens >= 64, "the first reply, with its call, is a part of the context"
 
-    await play(story, bus=nats_server.url, script={"the task": (looks, ends)})
+    heard = await asyncio.to_thread(Heard, nats_server.url, NODE)
+    try:
+        await play(story, bus=nats_server.url, script={"the task": (looks, ends)})
+    finally:
+        await asyncio.to_thread(heard.close)
 
 
 WRONG = [
