@@ -48,12 +48,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def count(self, outcome: str) -> int:
         return sum(agent.outcome == outcome for agent in self.agents)
 
-    @property
-    def others_ratio(self) -> float:
-        """Of the CPUs, taken by work that is none of this run's; tools of agents that were killed count, too."""
-        ours_s = self.engine_cpu_s + self.control_cpu_s + sum(agent.cpu_s for agent in self.agents)
-        return max(0.0, self.cpu_ratio - ours_s / (self.wall_s * self.cpus))
-
 
 def read(path: Path) -> list[Row]:
     """All rows. Raises ``SystemExit`` for a file that holds something else."""
@@ -73,18 +67,7 @@ def append(path: Path, row: Row) -> None:
 
 def report(rows: Sequence[Row]) -> str:
     """A table, seed by seed, in Markdown."""
-    head = [
-        "seed, system",
-        COMPLETED,
-        TIMED_OUT,
-        FAILED,
-        "mean (s)",
-        "p95 (s)",
-        "hit rate",
-        "CPUs",
-        "engine",
-        "others",
-    ]
+    head = ["seed, system", COMPLETED, TIMED_OUT, FAILED, "mean (s)", "p95 (s)", "hit rate", "CPUs in use"]
     return "\n".join(table(head, map(list, map(_cells, sorted(rows, key=lambda row: row.seed)))))
 
 
@@ -92,5 +75,3 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"{row.seed}, {row.system}"
     yield from (str(row.count(outcome)) for outcome in (COMPLETED, TIMED_OUT, FAILED))
     yield from (f"{row.mean_s:.1f}", f"{row.p95_s:.1f}", f"{row.hit_rate:.2f}", f"{row.cpu_ratio:.0%}")
-    yield f"{row.engine_cpu_s / (row.wall_s * row.cpus):.0%}"
-    yield f"{row.others_ratio:.0%}"
