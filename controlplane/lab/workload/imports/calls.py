@@ -13,7 +13,6 @@ from typing import Any
 
 from controlplane.core.estimators.prompt_size import PromptSize, PromptSizes
 from controlplane.core.model.text import sanitize
-from controlplane.gate.sizing import measure
 from controlplane.lab.workload.imports.fields import Fields
 from controlplane.lab.workload.trace_lines import (
     MOST_TOOL_MS,
@@ -39,6 +38,8 @@ _COUNTS = (
 
 def tokens_of(*parts: Any) -> int:
     """A guess, in tokens, of what messages or their contents hold, each in any API's form."""
+    from controlplane.gate.sizing import measure  # most of a gate, which every command would load for its help
+
     prompt = measure({"messages": list(parts)})
     image, audio, video, file = prompt.media[-1] if prompt.media else (0, 0, 0, 0)
     size = PromptSize(
