@@ -60,6 +60,7 @@ OTHERS = {
     ("gate/middleware.py", "self._gate.enter"): "ends its request, which waits for it",
     ("emit/preparation.py", "self._run"): "what its caller's code raises is the outcome",
     ("engine_hooks/tools/resources/sandboxes.py", "self._run"): "goes on after an error",
+    ("engine_hooks/tools/skyrl.py", "guard.run"): "an error is logged; engines' gates see what the trainer asks",
     ("emit/publisher_loop.py", "delivered"): "ends the connection, which is made anew",
     ("emit/runtime.py", "pump.run"): "begins anew after an error",
     ("emit/socket_client.py", "self._read"): "ends the connection, which is made anew",
