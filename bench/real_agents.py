@@ -32,6 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
 from ab import ROOT  # makes the tests' helpers importable
+from ab.results import append, lines_of
 from real import results
 from real.one_run import BARE, WINDOW, Scenario, play
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scenario = _scenario(options)
     if options.command == "run":
         _run(options, scenario)
-    rows = [row for row in results.read(options.results) if row.scenario == scenario.digest]
+    rows = [row for row in lines_of(options.results, results.Row) if row.scenario == scenario.digest]
     print(results.report(rows) if rows else f"no such runs in {options.results}: the command run makes them")
 
 
@@ -86,7 +87,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
 
 
 def _run(options: argparse.Namespace, scenario: Scenario) -> None:
-    rows = [row for row in results.read(options.results) if row.scenario == scenario.digest]
+    rows = [row for row in lines_of(options.results, results.Row) if row.scenario == scenario.digest]
     there = {(row.seed, row.system) for row in rows}
     left = [
         each for each in ((seed, name) for seed in options.seeds for name in options.systems) if each not in there
@@ -101,7 +102,7 @@ def _run(options: argparse.Namespace, scenario: Scenario) -> None:
             except BaseException:
                 print(f"logs: {folder}", file=sys.stderr)
                 raise
-            results.append(options.results, row)
+            append(options.results, row)
             if row.count(results.FAILED):
                 print(f"{row.count(results.FAILED)} agents failed: {folder}", file=sys.stderr)
             elif options.keep is None:

@@ -2,14 +2,17 @@
 
 import fcntl
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from ab.machine import SLOW_RATIO, model_name
 from controlplane.lab.workload.telemetry import Telemetry
+
+R = TypeVar("R")
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,25 +97,27 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: Path) -> list[Row]:
     """All rows; a later one of the same cell replaces an earlier one. A last line that breaks off is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
     rows: dict[Cell, Row] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line, type=Row)
-        except msgspec.DecodeError as error:
-            if number == len(lines):
-                continue
-            raise SystemExit(f"{path}:{number}: not a result: {error}") from error
+    for row in lines_of(path, Row):
         rows.pop(row.cell, None)
         rows[row.cell] = row
     return list(rows.values())
 
 
-def append(path: Path, row: Row) -> None:
+def lines_of(path: Path, kind: type[R]) -> Iterator[R]:
+    """A file's lines as ``kind``; none where it is not there. Raises ``SystemExit`` for what is no such line."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError as error:
+            if number < len(lines):
+                raise SystemExit(f"{path}:{number}: not a result: {error}") from error
+
+
+def append(path: Path, row: msgspec.Struct) -> None:
     """Add a line. What is left of one that broke off before goes. Two processes may do so at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:

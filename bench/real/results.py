@@ -1,7 +1,6 @@
-"""One finished run a line of a file, and the table of them."""
+"""What a finished run is, a line of a file (``ab.results``), and the table of them."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,22 +46,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def count(self, outcome: str) -> int:
         return sum(agent.outcome == outcome for agent in self.agents)
-
-
-def read(path: Path) -> list[Row]:
-    """All rows. Raises ``SystemExit`` for a file that holds something else."""
-    try:
-        return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
-    except FileNotFoundError:
-        return []
-    except msgspec.DecodeError as error:
-        raise SystemExit(f"{path}: not a file of results: {error}") from error
-
-
-def append(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
 
 
 def report(rows: Sequence[Row]) -> str:

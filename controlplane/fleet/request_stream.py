@@ -358,7 +358,8 @@ class RequestStream:
             self._in_context.over(self._reply.reply_id)
 
     def _no_engine(self, ticket: Ticket, hold_ns: int) -> Refused:
-        return refusal(self._picker.gate.limits, ticket, 503, "no_engine", _NO_ENGINE, hold_ns)
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        return refusal(self._picker.gate.limits, ticket, status, "no_engine", _NO_ENGINE, hold_ns)
 
     # -- answers -------------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from support.agent_runs import ROOT
 
 sys.path.append(str(ROOT / "bench"))
 
+from ab.results import append, lines_of
 from real.one_run import BARE, Scenario, play
-from real.results import COMPLETED, TIMED_OUT, append, read, report
+from real.results import COMPLETED, TIMED_OUT, Row, report
 from real.tasks import Load
 
 SMALL = Scenario(
@@ -29,7 +30,7 @@ def test_a_run_is_measured_and_kept(
     row = play(scenario, system, 1, agent_python, tmp_path / "run", goes_first=False)
     assert {agent.outcome for agent in row.agents} == {outcome}, (tmp_path / "run" / "crew.log").read_text()
     append(tmp_path / "rows.jsonl", row)
-    assert read(tmp_path / "rows.jsonl") == [row]
+    assert list(lines_of(tmp_path / "rows.jsonl", Row)) == [row]
     assert f"| 1, {system} | {row.count(COMPLETED)} | {row.count(TIMED_OUT)} | 0 |" in report([row])
     if outcome == COMPLETED:
         assert row.hit_rate > 0.5, "a prompt continues the one before"

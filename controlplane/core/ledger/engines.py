@@ -233,7 +233,7 @@ class Engines:
 
     def forget_contexts(self, replica: str) -> None:
         """The replica holds no KV any more; nor does anybody for programs that never ran."""
-        self.groups.flushed(lambda place: place == replica)
+        self.groups.flushed(replica)
         for program in self.programs.by_name.values():
             if program.replica in (replica, ""):
                 program.retained_until_ns = 0

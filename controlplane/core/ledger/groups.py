@@ -4,7 +4,6 @@
 in ``scheduling.groups``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from controlplane.core.ledger.persisted import persisted
@@ -98,13 +97,11 @@ class Groups:
     def leaves(self, program: Program) -> None:
         """Its turn failed or was left, or its run is over: nobody waits for what it has not computed."""
         group = self.of(program)
-        if group is None or program.program_id in group.begun:
-            return
-        if group.opener == program.program_id:
+        if group is not None and group.opener == program.program_id and program.program_id not in group.begun:
             group.opener = ""
 
-    def flushed(self, is_empty: Callable[[str], bool]) -> None:
-        """Engines hold nothing any more."""
+    def flushed(self, place: str) -> None:
+        """The engine there holds nothing any more."""
         for group in self.by_name.values():
-            if group.home and is_empty(group.home):
+            if group.home and group.home == place:
                 group.forget_prompt()

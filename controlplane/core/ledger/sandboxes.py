@@ -11,7 +11,6 @@ from controlplane.core.ledger.index import Index
 from controlplane.core.ledger.persisted import persisted
 from controlplane.core.ledger.programs import Programs
 from controlplane.core.model import events as ev
-from controlplane.core.model.types import Program
 
 _MOST = 16_384  # those beyond are never frozen
 _WAKES = 32  # that are remembered
@@ -104,14 +103,16 @@ class Sandboxes:
         seen = [each.awake_bytes for each in self.known.values() if each.awake_bytes]
         return sum(seen) / len(seen) if seen else 0.0
 
-    def held_bytes(self) -> float:
-        """By all of them: what is awake holds all of its memory, what is frozen what was not reclaimed."""
-        usual = self.usual_bytes
+    def held_bytes(self, usual: float) -> float:
+        """By all of them: what is awake holds all of its memory, what is frozen what was not reclaimed.
+
+        ``usual``: ``usual_bytes``, here and below, which looks at each of them.
+        """
         return sum(each.held_bytes if each.frozen else each.awake_bytes or usual for each in self.known.values())
 
-    def waking_bytes(self, program: Program) -> float:
+    def waking_bytes(self, program_id: str, usual: float) -> float:
         """By how much more they hold once the program is let in; one with no sandbox will have a usual one."""
-        sandbox = self.known.get(program.program_id)
+        sandbox = self.known.get(program_id)
         if sandbox is None:
-            return self.usual_bytes
+            return usual
         return max(0, sandbox.awake_bytes - sandbox.held_bytes) if sandbox.frozen else 0.0

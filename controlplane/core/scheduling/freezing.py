@@ -21,10 +21,8 @@ from controlplane.core.model.types import Program, QueuedProgram, Status, second
 from controlplane.core.scheduling.hold_reasons import Binding, Reason
 from controlplane.core.scheduling.room import Fitting
 
-_MOST_AHEAD, _USUAL_AHEAD = (
-    64,
-    4,
-)  # most; and while nobody knows how fast the queue is
+_MOST_AHEAD = 64
+_USUAL_AHEAD = 4  # while nobody knows how fast the queue is
 _AGAIN_NS = seconds(2)  # a command that was not answered is said again, or after twice the slowest wake
 _MARGIN = 1.5  # of the slowest of the latest wakes
 _SHORTEST, _SHORTEST_NS = 0.25, seconds(0.1)  # of the mean turn: few are shorter; and none is shorter than that
@@ -111,9 +109,11 @@ def fit_in_memory(fitting: Fitting, ledger: Ledger, rules: FreezeRules, *, empty
     """Pass over those that have slots and find no host memory. ``empty``: nobody is in, so that somebody goes."""
     if not rules.memory_gb or not fitting.chosen:
         return
-    left, fit = rules.memory_gb * _GIB - ledger.sandboxes.held_bytes(), list[QueuedProgram]()
+    sandboxes, fit = ledger.sandboxes, list[QueuedProgram]()
+    usual = sandboxes.usual_bytes
+    left = rules.memory_gb * _GIB - sandboxes.held_bytes(usual)
     for each in fitting.chosen:
-        more = ledger.sandboxes.waking_bytes(ledger.programs.by_name[each.program_id])
+        more = sandboxes.waking_bytes(each.program_id, usual)
         if more > max(0.0, left) and (fit or not empty):
             fitting.passed_over[each.program_id] = Binding(Reason.HOST_MEMORY)
             continue

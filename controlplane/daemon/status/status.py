@@ -67,7 +67,7 @@ class SandboxCounts:
             awake=len(sandboxes.known) - len(since_ns),
             frozen=len(since_ns),
             frozen_for_ns=now_ns - min(since_ns, default=now_ns),
-            held_bytes=round(sandboxes.held_bytes()),
+            held_bytes=round(sandboxes.held_bytes(sandboxes.usual_bytes)),
             woken=sandboxes.woken,
             late=sandboxes.late,
             latest_late_ns=sandboxes.latest_late_ns,

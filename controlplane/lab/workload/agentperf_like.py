@@ -8,8 +8,8 @@ median.
 
 import numpy as np
 
+from controlplane.lab.workload.growing_turns import growing_turns
 from controlplane.lab.workload.trace import ProgramTrace
-from controlplane.lab.workload.trace_lines import Turn
 
 PROMPT_TOKENS, LEAST_TOKENS, MOST_TOKENS = 27_000, 5_000, 131_000
 """Of a turn: the mean, and the bounds."""
@@ -26,17 +26,7 @@ def draw_program(rng: np.random.Generator, program_id: str, source: str) -> Prog
     """One program of the workload; it ends before its context outgrows the most."""
     count = min(_MOST_TURNS, max(2, round(float(rng.lognormal(np.log(_TURNS), _TURNS_SIGMA)))))
     outputs = np.clip(rng.lognormal(np.log(OUTPUT_TOKENS), _OUTPUT_SIGMA, count), 1, LEAST_TOKENS).astype(int)
-    growth = outputs + rng.lognormal(np.log(_GROWTH_TOKENS), _GROWTH_SIGMA, count).astype(int)
+    answers = rng.lognormal(np.log(_GROWTH_TOKENS), _GROWTH_SIGMA, count).astype(int)
     tools_ms = rng.lognormal(np.log(TOOL_MS), _TOOL_SIGMA, count)
-    prompts = int(rng.uniform(*_FIRST_TOKENS)) + np.concatenate(([0], np.cumsum(growth[:-1])))
-    count = int(np.count_nonzero(prompts + outputs <= MOST_TOKENS))
-    turns = [
-        Turn(
-            input_tokens=int(prompts[k]),
-            output_tokens=int(outputs[k]),
-            tool="bash" if k < count - 1 else "",
-            tool_ms=round(float(tools_ms[k]), 1) if k < count - 1 else None,
-        )
-        for k in range(count)
-    ]
-    return ProgramTrace(program_id=program_id, source=source, turns=tuple(turns))
+    turns = growing_turns(int(rng.uniform(*_FIRST_TOKENS)), outputs, answers, tools_ms, MOST_TOKENS)
+    return ProgramTrace(program_id=program_id, source=source, turns=turns)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from controlplane.lab.workload.families import families
+from controlplane.lab.workload.growing_turns import growing_turns
 from controlplane.lab.workload.trace import ProgramTrace
 from controlplane.lab.workload.trace_lines import Turn
 
@@ -54,16 +55,6 @@ def sampled(programs: Sequence[ProgramTrace], seed: int) -> list[ProgramTrace]:
 def _turns(rng: np.random.Generator, prompt: int, task: float) -> tuple[Turn, ...]:
     count = int(np.clip(round(_TURNS * np.exp(task + rng.normal(0, _OWN_SIGMA))), 2, _MOST_TURNS))
     outputs = np.clip(rng.lognormal(np.log(_OUTPUT_TOKENS), _OUTPUT_SIGMA, count), 8, 8000).astype(int)
-    growth = outputs + rng.lognormal(np.log(_ANSWER_TOKENS), _ANSWER_SIGMA, count).astype(int)
+    answers = rng.lognormal(np.log(_ANSWER_TOKENS), _ANSWER_SIGMA, count).astype(int)
     tools_ms = rng.lognormal(np.log(_TOOL_MS), _TOOL_SIGMA, count)
-    prompts = prompt + np.concatenate(([0], np.cumsum(growth[:-1])))
-    count = int(np.count_nonzero(prompts + outputs <= _MOST_TOKENS))
-    return tuple(
-        Turn(
-            input_tokens=int(prompts[k]),
-            output_tokens=int(outputs[k]),
-            tool="bash" if k < count - 1 else "",
-            tool_ms=round(float(tools_ms[k]), 1) if k < count - 1 else None,
-        )
-        for k in range(count)
-    )
+    return growing_turns(prompt, outputs, answers, tools_ms, _MOST_TOKENS)

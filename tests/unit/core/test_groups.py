@@ -67,8 +67,8 @@ def test_a_preset_that_knows_no_groups_lets_them_in_as_they_come() -> None:
     assert len(set(d.places.values())) == 2
 
 
-def test_the_prompt_stays_pinned_until_the_last_has_begun() -> None:
-    d = Rollouts()
+def pinned_for_a_third(d: Rollouts) -> cmd.Retain:
+    """Two of three have had a turn; the pin of the context that keeps their prompt."""
     d.come("a", "b", size=3)
     d.entered()
     d.first_token("a")
@@ -76,6 +76,13 @@ def test_the_prompt_stays_pinned_until_the_last_has_begun() -> None:
     for name in "ab":
         d.end_turn(name)
     (pin,) = of(cmd.Retain, d.tick())
+    assert isinstance(pin, cmd.Retain)
+    return pin
+
+
+def test_the_prompt_stays_pinned_until_the_last_has_begun() -> None:
+    d = Rollouts()
+    pin = pinned_for_a_third(d)
     assert pin.program_id in ("a", "b")
     assert of(cmd.Retain, d.tick(1)) == [], "it is said once"
     d.come("c", size=3)
@@ -87,13 +94,7 @@ def test_the_prompt_stays_pinned_until_the_last_has_begun() -> None:
 
 def test_new_weights_end_every_context_and_no_program() -> None:
     d = Rollouts()
-    d.come("a", "b", size=3)
-    d.entered()
-    d.first_token("a")
-    d.entered()
-    for name in "ab":
-        d.end_turn(name)
-    (pin,) = of(cmd.Retain, d.tick())
+    pin = pinned_for_a_third(d)
     d.send(d.gate(ev.CacheFlushed))
     assert [each.program_id for each in of(cmd.Release, d.tick())] == [pin.program_id]
     assert {d.program(name).kv_tier for name in "ab"} == {Tier.NONE}
