@@ -111,9 +111,10 @@ class Site:
                 process.wait(_MOST_ENDS)
             told(", ".join(process.name for process in self.of(kind)))
         until_s = time.monotonic() + _GOVERNED_WITHIN_S
-        while self.leader() is None or self.asked() is None:
+        while not self.is_asked():
             if time.monotonic() > until_s:
-                raise EngineUnavailable(f"no fleet daemon leads after {_GOVERNED_WITHIN_S:g} s; see {self.folder}")
+                waited = f"after {_GOVERNED_WITHIN_S:g} s"
+                raise EngineUnavailable(f"no fleet daemon leads and is asked by Envoy {waited}; see {self.folder}")
             time.sleep(0.1)
             self.keep()
         told("a daemon leads, and Envoy asks it")
