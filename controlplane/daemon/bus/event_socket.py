@@ -56,7 +56,7 @@ class EventSocket:
         self._writers: dict[asyncio.StreamWriter, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = logger("socket")
-        # ADR 0064: no farewell, since a client would take one for the answer to its batch, which is lost then.
+        # No farewell, since a client would take one for the answer to its batch, which is lost then.
         self.listener = Listener("socket", BOUNDS.within(_SHARE), self._protocol, self._log.warning)
 
     async def open(self) -> None:
