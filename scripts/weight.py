@@ -48,7 +48,7 @@ recovery, replay: snapshot recovery. saving disk. test_disks frozen state_folder
   wire/log log_replay cli/log event_log record-and-replay adr/0006
 configuration: /config/ cli/config test_config reload reconfigure test_orders test_settings cli/change change-a
 bus, rights, listeners: nats bus. bus_ daemon/bus roles. authorization event_socket socket_client frames. listener
-  floods pacing model/steps adr/0022
+  floods pacing model/steps
 prompt sizes: sizing. gate/contexts gate/test_contexts bodies encodings prompt_size
 replies: gate/repl reply_table test_replies ledger_replies tool_calls shell_commands
 load shedding: shedding departures early_stream test_deadlines sim/deadlines waiting_clients
