@@ -116,7 +116,7 @@ class Auditor:
     def failed(self, server: "EngineServer", ticket: Ticket, problem: str) -> None:
         """A request failed. That is nobody's fault but the gate's, unless the server was killed under it."""
         if not problem.startswith("connection"):
-            self.broken(f"recovery.md: turns run on, but {ticket.turn_id} failed: {problem}")
+            self.broken(f"failure-rules.md: turns run on, but {ticket.turn_id} failed: {problem}")
 
     # What servers see
 
@@ -303,10 +303,10 @@ class Auditor:
         told = {tool_key(*call): since_ns for call, since_ns in self._world.agents.tools.items()}
         known, since_ns = serving[0].controller.ledger.tools.calls, self._now_ns - round(_TOLD_S * 1e9)
         for key in [key for key, began_ns in told.items() if began_ns < since_ns and key not in known]:
-            self.broken(f"recovery.md: the daemon knows what publishers hold, but not {key!r}")
+            self.broken(f"failure-rules.md: the daemon knows what publishers hold, but not {key!r}")
         self._unknown = {key: self._unknown.get(key, self._now_ns) for key in known if key not in told}
         for key in [key for key, seen_ns in self._unknown.items() if seen_ns < since_ns]:
-            self.broken(f"recovery.md: the daemon believes that {key!r} runs")
+            self.broken(f"failure-rules.md: the daemon believes that {key!r} runs")
 
     def _waits_beside_a_slot(self, held: _Held, began_ns: int, calm_ns: int | None) -> None:
         waited_s = (self._now_ns - began_ns) / 1e9
@@ -342,16 +342,16 @@ class Auditor:
             self.broken(f"nobody took care of an error: {problem}")
         serving = [one for one in world.daemons if one.serves]
         if len(serving) != 1:
-            self.broken(f"recovery.md: the daemon comes back, but {len(serving)} serve")
+            self.broken(f"failure-rules.md: the daemon comes back, but {len(serving)} serve")
             return
         daemon = serving[0].daemon
         if not daemon.bus.delivers:
-            self.broken("recovery.md: a bus that kept nothing is healed, but nothing comes back")
+            self.broken("failure-rules.md: a bus that kept nothing is healed, but nothing comes back")
         ledger = daemon.controller.ledger
         for turn_id in ledger.gates.held:
-            self.broken(f"recovery.md: the daemon believes that a gate holds {turn_id}")
+            self.broken(f"failure-rules.md: the daemon believes that a gate holds {turn_id}")
         for turn_id in ledger.turns.running:
-            self.broken(f"recovery.md: the daemon believes that an engine runs {turn_id}")
+            self.broken(f"failure-rules.md: the daemon believes that an engine runs {turn_id}")
         for name, program in ledger.programs.by_name.items():
             if program.status is Status.ACTIVE and self._manners.get(name) in ("tells", "replies"):
                 self.broken(f"adr/0009: {name} ended by its own word, and the daemon keeps its slot")

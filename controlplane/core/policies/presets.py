@@ -156,7 +156,7 @@ _ALL = (
         summary="Penstock: AIMD admission, least expected memory x time first, slots lent through long gaps",
         # 0.3 of what turns take alone is the 0.1 of mars, of what they take where they share: in pools of two or
         # three programs, where it was found, a third longer, and 0.3 (3/4)^4 = 0.1 (ADR 0019).
-        admission=Aimd(kv_high=1.0, waste=0.3, slow_start=True, compute=True),
+        admission=Aimd(waste=0.3, slow_start=True, compute=True),
         packing=LeastLeft(),
         retention=Lend(),
         priority=RequestFcfs(),

@@ -32,7 +32,7 @@ from controlplane.core.scheduling.fairness import InTurn, in_turn, share_reclaim
 from controlplane.core.scheduling.freezing import fit_in_memory, freezes_due, wake_ahead
 from controlplane.core.scheduling.groups import in_groups, prompt_pins
 from controlplane.core.scheduling.hold_reasons import Binding, HoldReasons, Reason, own_bindings
-from controlplane.core.scheduling.liveness import ask_again, check_liveness
+from controlplane.core.scheduling.liveness import ask_again, check_liveness, weigh_begun
 from controlplane.core.scheduling.placing import ended_a_turn, place
 from controlplane.core.scheduling.room import MOST_PASSED_OVER, Fitting, fitting_in
 from controlplane.core.scheduling.rules_and_state import ControllerState, ControlRules
@@ -214,6 +214,8 @@ class Controller:
         if interval_ended:
             yield from self.ledger.forgetting_ended(now_ns)
             self.holds.forget(self.ledger.programs.queue)
+        if self.preset.retention.lends:
+            weigh_begun(self.ledger, self.rules.silence, now_ns)
         self._observe(now_ns)
         yield
         adopted = list(islice(adoptions(self.ledger), _MOST_ADOPTED))

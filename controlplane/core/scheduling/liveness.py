@@ -11,6 +11,7 @@ not answer; one that was never meant to stay, such as a hook of an agent, is not
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from controlplane.core.estimators.workload import as_seconds, silent_ns
 from controlplane.core.ledger import Ledger
@@ -69,7 +70,7 @@ def check_liveness(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: b
                 ledger.runs.end(program, now_ns, "its last reply called no tool")
         elif left and now_ns - program.weighed_at_ns >= pause_ns:
             left -= 1
-            _weigh(ledger, program, rules, running, now_ns, lends)
+            _weigh(ledger, program, rules, running, now_ns, lends=lends)
     holding = {held.program_id for held in ledger.gates.held.values()}  # a child waits with its root
     for number, name in enumerate(list(dormant)):
         if not number % _AT_ONCE:
@@ -88,7 +89,21 @@ def check_liveness(ledger: Ledger, rules: SilenceRules, now_ns: int, *, lends: b
     yield from _ask_silent_publishers(ledger, rules, now_ns)
 
 
-def _weigh(ledger: Ledger, program: Program, rules: SilenceRules, running: int, now_ns: int, lends: bool) -> None:
+def weigh_begun(ledger: Ledger, rules: SilenceRules, now_ns: int) -> None:
+    """What the slots of those are worth whose gaps began, or whose tools did, since the last decision.
+
+    They lend at once: an interval is as long as many a turn, and somebody would wait beside their room.
+    """
+    programs, running = ledger.programs, ledger.turns.running_blocks
+    for name in islice(programs.changed, _MOST_WEIGHED):
+        program = programs.by_name.get(name)
+        if program is not None and program.status is Status.ACTIVE and program.gap_since_ns and not program.may_end:
+            _weigh(ledger, program, rules, running, now_ns, lends=True)
+
+
+def _weigh(
+    ledger: Ledger, program: Program, rules: SilenceRules, running: int, now_ns: int, *, lends: bool
+) -> None:
     """Is a program between two turns still there, and what is its slot worth?"""
     program.weighed_at_ns = now_ns
     if lends and program.delegating and program.back_at_ns:  # its children's ends say when it comes back
