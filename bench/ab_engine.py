@@ -103,6 +103,7 @@ def add_load(parser: argparse.ArgumentParser, usual: Scenario) -> None:
         default = getattr(usual.scale, factor)
         parser.add_argument(f"--scale-{factor}", type=float, help=f"factor on {what}; default: {default:g}")
     parser.add_argument("--trace", help=f"a trace file, a mix, or synthetic:NAME; default: {usual.trace}")
+    parser.add_argument("--turns", type=int, help="only the first so many of each program")
     parser.add_argument("--no-humans", action="store_true", help="without programs that wait for a person")
     parser.add_argument("--telemetry", **TELEMETRY, help="what programs tell beside their id; default: full")
 
@@ -117,6 +118,7 @@ def with_load(scenario: Scenario, options: argparse.Namespace) -> Scenario:
         engine=replace(scenario.engine, pool_tokens=options.pool or scenario.engine.pool_tokens),
         scale=replace(scenario.scale, **chosen),
         trace=options.trace or scenario.trace,
+        turns=options.turns or scenario.turns,
         humans=scenario.humans and not options.no_humans,
         telemetry=options.telemetry or scenario.telemetry,
     )

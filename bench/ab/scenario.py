@@ -33,10 +33,17 @@ class Scenario:
     # Not in the representation, of which the digest is: scenarios from before keep theirs.
     telemetry: Telemetry = field(default=Telemetry.FULL, repr=False)
     humans: bool = field(default=True, repr=False)  # whether programs that wait for a person take part
+    turns: int = field(default=0, repr=False)  # of each program the first so many; 0: all
     version: str = field(default="", repr=False)  # of an engine that is not SGLang
 
     def workload(self, seed: int) -> Trace:
         """The programs of that seed, the same at every rate. Raises ``ConfigError``."""
+        trace = self._all_turns(seed)
+        if not self.turns:
+            return trace
+        return replace(trace, programs=tuple(replace(p, turns=p.turns[: self.turns]) for p in trace.programs))
+
+    def _all_turns(self, seed: int) -> Trace:
         if self.trace.startswith(SYNTHETIC):
             drawn = Wanted(programs=self.programs, seed=_PROGRAM_SEEDS + seed)
             return self.scale.apply(named_workload(self.trace, drawn))
@@ -66,6 +73,7 @@ class Scenario:
 
     def __str__(self) -> str:
         engine, who = self.engine, "programs" if self.humans else "programs without people"
+        who += f" of {self.turns} turns at most" if self.turns else ""
         model = f"{engine.model} in {engine.dtype}" if engine.dtype else engine.model
         server = "" if engine.kind == SGLANG else f"{engine.engine.title} {self.version}, "
         threads = f"{engine.threads} threads" if engine.device == CPU else "on a GPU"
@@ -90,6 +98,7 @@ class Scenario:
         """Names this scenario: results of another one are not compared with its."""
         changed = "" if self.telemetry is Telemetry.FULL else f", telemetry={self.telemetry}"
         changed += "" if self.humans else ", humans=False"
+        changed += f", turns={self.turns}" if self.turns else ""
         changed += f", dtype={self.engine.dtype}" if self.engine.dtype else ""
         changed += "" if self.engine.kind == SGLANG else f", engine={self.engine.kind} {self.version}"
         changed += "" if self.engine.device == CPU else f", device={self.engine.device}"

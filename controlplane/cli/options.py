@@ -146,7 +146,7 @@ Trace = Annotated[
     typer.Argument(
         help="A trace, a file or folder that `penstock trace import` reads, or `synthetic:NAME`: swe-bench, "
         "swe-bench-verified, bfcl-v4, swe-like, agentx-like, agentperf-like, five-kinds, ilr-like (ilr-1 to "
-        "ilr-4). Several are mixed, `mix:A+B*2`, or follow one another, `change:A>B`."
+        "ilr-4), rollouts-like-4 (-8, -16). Several are mixed, `mix:A+B*2`, or follow one another, `change:A>B`."
     ),
 ]
 Programs = Annotated[

@@ -302,6 +302,7 @@ def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
     engines = fleet.engines
     used = [engine.space_time for engine in engines]
     total, minutes = sum(each.total for each in used), summary.makespan_s / 60
+    apart = world.series.kv_imbalance_ratio
     if total <= 0:
         return summary
     loaded_tokens = sum(e.cache.below.loaded_blocks * e.block_tokens for e in engines if e.cache.below is not None)
@@ -318,6 +319,9 @@ def _accounted(summary: Summary, fleet: Fleet, world: World) -> Summary:
         ttl_misses_per_min=sum(engine.cache.ttl_misses for engine in engines) / minutes,
         retractions=sum(engine.redone[0] for engine in engines),
         recomputed_tokens=sum(engine.redone[1] for engine in engines),
+        kv_imbalance_mean_ratio=statistics.fmean(apart),
+        kv_imbalance_max_ratio=max(apart),
+        kv_imbalance_over_20_ratio=statistics.fmean(ratio > 0.2 for ratio in apart),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,10 @@ def caption(run: RunResult) -> str:
         for side, flags in (("KV", series.kv_overloaded), ("CPU", series.cpu_overloaded))
         if (share := sum(flags) / max(1, len(flags))) > 0
     ]
-    return f"{window}; {', '.join(shares) or 'neither KV nor CPU overloaded'}."
+    apart, told = series.kv_imbalance_ratio, ""
+    if any(apart):
+        told = f"; engines' KV {fmean(apart):.0%} of a pool apart in the mean, {max(apart):.0%} at most"
+    return f"{window}; {', '.join(shares) or 'neither KV nor CPU overloaded'}{told}."
 
 
 def _columns(series: Series) -> dict[str, _Floats]:
@@ -117,12 +121,12 @@ def _columns(series: Series) -> dict[str, _Floats]:
     count = len(series.t_ns)
     chosen = np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(int))
 
-    def column(name: str) -> _Floats:
-        values: _Floats = np.asarray(getattr(series, name), dtype=np.float64)[chosen]
+    def column(name: str) -> _Floats:  # zeros where an older run does not have it
+        values: _Floats = np.asarray(getattr(series, name) or [0.0] * count, dtype=np.float64)[chosen]
         return values
 
-    names = ("window", "limit", "active", "queue", "kv_use_ratio", "tools_active", "tools_waiting")
-    columns = {name: column(name) for name in (*names, "tool_slowdown_ratio")}
+    names = ("window", "limit", "active", "queue", "kv_use_ratio", "kv_imbalance_ratio", "tools_active")
+    columns = {name: column(name) for name in (*names, "tools_waiting", "tool_slowdown_ratio")}
     columns["t_s"] = column("t_ns") / NANOSECONDS_PER_SECOND
     total, free, evictable = (column(f"kv_{part}_blocks") for part in ("total", "free", "evictable"))
     known = total > 0
@@ -165,6 +169,9 @@ def _kv(axes: Axes, columns: dict[str, _Floats], colour: str, scales: Scales) ->
     axes.fill_between(t_s, columns["resident_ratio"], step="post", color=MUTED, alpha=0.16, linewidth=0)
     axes.fill_between(t_s, columns["running_ratio"], step="post", color=MUTED, alpha=0.4, linewidth=0)
     axes.step(t_s, columns["kv_use_ratio"], where="post", color=colour, linewidth=1.7)
+    several = columns["kv_imbalance_ratio"].any()
+    if several:
+        axes.step(t_s, columns["kv_imbalance_ratio"], where="post", color=INK, linewidth=0.9)
     axes.axhline(1.0, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
     axes.set_ylim(0, scales.kv_ratio)
     axes.set_ylabel("of the pool")
@@ -176,6 +183,7 @@ def _kv(axes: Axes, columns: dict[str, _Floats], colour: str, scales: Scales) ->
         Patch(facecolor=MUTED, alpha=0.5, label="running"),
         Patch(facecolor=MUTED, alpha=0.16, label="resident"),
         Patch(facecolor=KV, alpha=0.25, label="overloaded"),
+        *([Line2D([], [], color=INK, linewidth=0.9, label="engines apart")] if several else ()),
     )
 
 

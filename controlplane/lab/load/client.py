@@ -16,6 +16,7 @@ from controlplane.lab.workload.patience import LONGEST_WAIT_S
 
 SESSION_HEADER = "x-session-id"
 AGENT_HEADER = "x-penstock-agent"
+GROUP_HEADER, GROUP_SIZE_HEADER = "x-penstock-group-id", "x-penstock-group-size"
 TURN_HEADER = "x-penstock-turn-id"  # of a gate's answers
 BUSY = frozenset({429, 503})
 _REFUSES_A_FIELD = frozenset({400, 422})
@@ -99,12 +100,13 @@ class ChatClient:
         output_tokens: int,
         *,
         agent: str = "",
+        group: tuple[str, int] | None = None,
         priority: int | None = None,
     ) -> TurnOutcome:
         """Run one turn to its end. Never raises for what the endpoint does: ``error`` says it.
 
-        ``agent``: which kind of agent asks, where it says so. ``priority``: for an engine that orders its
-        queue by such numbers, the lowest first.
+        ``agent``: which kind of agent asks, where it says so. ``group``: the name and the size of that of which it
+        is a rollout. ``priority``: for an engine that orders its queue by such numbers, the lowest first.
         """
         outcome = TurnOutcome(queued_ns=self._clock.now_ns())
         asked = self._body(program_id, messages, output_tokens)
@@ -115,6 +117,8 @@ class ChatClient:
             headers[SESSION_HEADER] = program_id
         if agent:
             headers[AGENT_HEADER] = quote(agent)
+        if group is not None:
+            headers |= {GROUP_HEADER: quote(group[0]), GROUP_SIZE_HEADER: str(group[1])}
         self.waiting += 1
         try:
             await self._until_accepted(outcome, asked, headers)

@@ -9,7 +9,7 @@ from controlplane.lab.load.client import ChatClient
 from controlplane.lab.load.clock import TraceClock
 from controlplane.lab.load.measurements import CUT, Measurements
 from controlplane.lab.load.options import ReplayOptions
-from controlplane.lab.load.prompts import Conversation
+from controlplane.lab.load.prompts import SYSTEM_SEED, Conversation
 from controlplane.lab.load.tools import ToolRunner
 from controlplane.lab.workload.families import by_parent
 from controlplane.lab.workload.records import ProgramRecord
@@ -92,20 +92,23 @@ class ProgramRunner:
         self, program_id: str, trace: ProgramTrace, reporting: Reporting, number: int
     ) -> tuple[int, str]:
         """How many turns ended well, and the error of the one that did not."""
-        children = self._children.get(trace.program_id, {})
+        children, options, own = self._children.get(trace.program_id, {}), self._options, trace.shared_tokens
+        common = f"{options.label}-{options.run_id}-{trace.agent}"  # in this run
         conversation = Conversation(
-            seed=f"{self._options.seed}/{program_id}",
+            seed=f"{options.seed}/{program_id}",
+            system=SYSTEM_SEED if own is None else common,
             family=f"{number}/{trace.parent_id}" if trace.family_tokens else "",
             family_tokens=trace.family_tokens,
-            shared_prefix_tokens=self._options.workload.shared_prefix,
-            tokens_per_word=self._options.tokens_per_word,
-            tool_role=self._options.tool_role,
+            shared_prefix_tokens=options.workload.shared_prefix if own is None else own,
+            tokens_per_word=options.tokens_per_word,
+            tool_role=options.tool_role,
         )
-        agent, priority = trace.source if reporting.run else "", number if self._options.first_come else None
+        agent, priority = trace.source if reporting.run else "", number if options.first_come else None
+        group = (common, trace.group[1]) if trace.group[1] else None
         for index, turn in enumerate(trace.turns):
             prompt = conversation.prompt(turn)
             outcome = await self._client.turn(
-                program_id, prompt, turn.output_tokens, agent=agent, priority=priority
+                program_id, prompt, turn.output_tokens, agent=agent, group=group, priority=priority
             )
             self._measured.turn(program_id, index, outcome, turn)
             if outcome.error:

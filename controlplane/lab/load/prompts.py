@@ -1,6 +1,7 @@
 """Prompts of a stated length that grow as an agent's do: the history, our reply, the tool's result.
 
-One word stands for ``tokens_per_word`` tokens. Programs share the system message and nothing after it.
+One word stands for ``tokens_per_word`` tokens. Programs share the system message, all one or each group's its own,
+and nothing after it.
 """
 
 import random
@@ -30,14 +31,16 @@ class Conversation:
         *,
         seed: str,
         shared_prefix_tokens: int,
+        system: str = SYSTEM_SEED,
         family: str = "",
         family_tokens: int = 0,
         tokens_per_word: int = 1,
         tool_role: str = "tool",
     ) -> None:
-        """``family``: sub-agents of one parent have so many more tokens of system message in common."""
+        """``system`` seeds the words that all share, ``family`` those that sub-agents of one parent add to them."""
         self._random = random.Random(seed)
-        self._family = random.Random(family)
+        self._system = system
+        self._family = family
         self._family_tokens = family_tokens
         self._shared_prefix_tokens = shared_prefix_tokens
         self._tokens_per_word = tokens_per_word
@@ -87,8 +90,8 @@ class Conversation:
         self._messages = []
         family_words = min(self._words_of(self._family_tokens), words - 1 - shared_words)
         if shared_words or family_words:
-            system = random.Random(SYSTEM_SEED).choices(WORDS, k=shared_words)
-            system += self._family.choices(WORDS, k=family_words)
+            system = random.Random(self._system).choices(WORDS, k=shared_words)
+            system += random.Random(self._family).choices(WORDS, k=family_words)
             self._messages.append(_message("system", " ".join(system)))
         self._messages.append(_message("user", self._text(words - shared_words - family_words)))
         self._context_tokens = words * self._tokens_per_word

@@ -5,6 +5,7 @@ import re
 import signal
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 from anyio import CancelScope, fail_after, sleep, to_thread
@@ -54,11 +55,10 @@ class _Replay:
     """One run in progress."""
 
     def __init__(self, options: ReplayOptions, display: Display) -> None:
-        self._options = options
+        self._options = options = replace(options, run_id=options.run_id or uuid.uuid4().hex[:6])
         self._display = display
         self._clock = TraceClock(options.time_scale)
         self._measured = Measurements(options)
-        self._run_id = options.run_id or uuid.uuid4().hex[:6]
         self._noted: set[str] = set()
         self._heartbeat: Heartbeat | None = None
         self._emitted = 0
@@ -223,7 +223,7 @@ class _Replay:
                 group.start_soon(self._run_program, index, at_ns)
 
     async def _run_program(self, index: int, arrived_ns: int) -> None:
-        program_id = f"{self._options.label}-{self._run_id}-{index:05d}"
+        program_id = f"{self._options.label}-{self._options.run_id}-{index:05d}"
         await self._programs.run(program_id, self._roots[index], arrived_ns, index)
 
     # --- what is shown -----------------------------------------------------------------------------------

@@ -146,6 +146,16 @@ class Fleet:
             self.touch(site)
         return True
 
+    @property
+    def kv_imbalance_ratio(self) -> float:
+        """How far apart the fullest and the emptiest engine are, in shares of a pool that turns or pins hold.
+
+        **Paper**: ThunderAgent §3.2 (Figure 2a), which does not say what it counts: this is what vLLM's gauge has.
+        """
+        caches = [site.engine.cache for site in self.sites]
+        used = [1 - (cache.free_blocks + cache.evictable_blocks) / cache.total_blocks for cache in caches]
+        return max(used, default=0.0) - min(used, default=0.0)
+
     # Engines that something was done to: of very many the others need no look
 
     def touch(self, site: Site) -> None:

@@ -432,8 +432,8 @@ class World:
         for site in self._fleet.sites:
             self._publish(site.engine.pool_sample(now_ns))
             self._wake(site)  # the sample may have found that a pin had ended
-        window = self._control.window
-        self.series.sample(now_ns, self._control.pressure, window=window.window, limit=window.limit)
+        window, pressure, apart = self._control.window, self._control.pressure, self._fleet.kv_imbalance_ratio
+        self.series.sample(now_ns, pressure, window=window.window, limit=window.limit, imbalance_ratio=apart)
         self._check_stuck(now_ns)
         self._kernel.schedule(now_ns + _SAMPLE_NS, _SAMPLE, self._sample)
 

@@ -40,8 +40,13 @@ class Scale:
         return replace(trace, programs=tuple(self.apply_program(program) for program in trace.programs))
 
     def apply_program(self, program: ProgramTrace) -> ProgramTrace:
-        """One program, scaled."""
-        return replace(program, turns=tuple(self._turns(_repeated(program.turns, self.turns))))
+        """One program, scaled, with what its group's prompts have in common."""
+        shared = program.shared_tokens
+        return replace(
+            program,
+            turns=tuple(self._turns(_repeated(program.turns, self.turns))),
+            shared_tokens=None if shared is None else round(shared * self.tokens),
+        )
 
     def _turns(self, turns: Sequence[Turn]) -> list[Turn]:
         scaled: list[Turn] = []

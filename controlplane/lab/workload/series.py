@@ -24,6 +24,7 @@ class Series:
     kv_free_blocks: list[int] = field(default_factory=list)
     kv_evictable_blocks: list[int] = field(default_factory=list)
     kv_total_blocks: list[int] = field(default_factory=list)
+    kv_imbalance_ratio: list[float] = field(default_factory=list)  # pool in use: fullest engine's less emptiest's
     tools_active: list[int] = field(default_factory=list)
     tools_waiting: list[int] = field(default_factory=list)
     tool_slowdown_ratio: list[float] = field(default_factory=list)
@@ -31,9 +32,11 @@ class Series:
     cpu_overloaded: list[bool] = field(default_factory=list)
     kv_overloaded: list[bool] = field(default_factory=list)
 
-    def sample(self, t_ns: int, pressure: Pressure, *, window: float, limit: int) -> None:
+    def sample(
+        self, t_ns: int, pressure: Pressure, *, window: float, limit: int, imbalance_ratio: float = 0.0
+    ) -> None:
         """Append one row."""
-        own = {"t_ns": t_ns, "window": window, "limit": limit}
+        own = {"t_ns": t_ns, "window": window, "limit": limit, "kv_imbalance_ratio": imbalance_ratio}
         for column in fields(self):
             name = _OF_PRESSURE.get(column.name, column.name)
             getattr(self, column.name).append(own[name] if name in own else getattr(pressure, name))

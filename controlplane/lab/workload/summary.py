@@ -92,6 +92,10 @@ class Summary:
     routed_moved_tokens: int = _figure("tokens whose KV was sent", "{:d}", 0, of=_ROUTING)
     routed_busiest_ratio: float = _figure("turns on the busiest engine", "{:.1%}", 0.0, of=_ROUTING)
     programs_moved_ratio: float = _figure("programs that changed their engine", "{:.1%}", 0.0, of=_ROUTING)
+    # What of their pools engines use, fullest less emptiest (ThunderAgent, Figure 2a).
+    kv_imbalance_mean_ratio: float = _figure("KV in use, engines apart: mean", "{:.1%}", 0.0, of=_ROUTING)
+    kv_imbalance_max_ratio: float = _figure("  most", "{:.1%}", 0.0, of=_ROUTING)
+    kv_imbalance_over_20_ratio: float = _figure("  time with over 20%", "{:.1%}", 0.0, of=_ROUTING)
     turns_cut: int = _figure("turns cut off by an engine's death", "{:d}", 0)  # and sent again
 
     @property

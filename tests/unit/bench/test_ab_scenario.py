@@ -55,6 +55,7 @@ def test_every_system_gets_the_same_programs_and_every_seed_others(tmp_path: Pat
     assert scenario.workload(1) == scenario.workload(1)
     assert scenario.workload(1).programs != scenario.workload(2).programs
     assert all(program.context_tokens < 16_000 for seed in range(5) for program in scenario.workload(seed).programs)
+    assert {len(program.turns) for program in replace(scenario, turns=1).workload(1).programs} == {1}
     path = tmp_path / "trace.jsonl"
     path.write_text(
         "\n".join(
@@ -75,6 +76,7 @@ def test_what_differs_for_all_systems_makes_another_scenario_and_those_from_befo
             replace(usual, programs=30),
             replace(usual, trace="synthetic:bfcl-v4"),
             replace(usual, humans=False),
+            replace(usual, turns=1),
         ),
         *(replace(usual, telemetry=each) for each in Telemetry if each is not Telemetry.FULL),
         *(usual.on(SGLANG, "1"), usual.on(VLLM, "1"), usual.on(VLLM, "2")),

@@ -48,6 +48,16 @@ def test_a_long_run_does_not_make_a_large_plot() -> None:
     assert len(timeline_svg(run, shared_scales([run]))) < 250_000
 
 
+def test_of_several_engines_the_timeline_shows_how_far_their_memory_is_apart() -> None:
+    one = made_up_run("mars", 0.1, slowdown=2, programs=3)
+    apart = [0.0, *[0.3] * (len(one.series.t_ns) - 1)]
+    two = replace(one, series=replace(one.series, kv_imbalance_ratio=apart))
+    older = replace(one, series=replace(one.series, kv_imbalance_ratio=[]))
+    shown = ["engines apart" in timeline_svg(run, shared_scales([run])) for run in (older, two)]
+    assert shown == [False, True]
+    assert caption(two).endswith("; engines' KV 30% of a pool apart in the mean, 30% at most.")
+
+
 def test_runs_without_series_or_ended_programs_still_make_a_report() -> None:
     failed = made_up_run("fcfs", 0.1, slowdown=2, programs=3, failed=3)
     bare = replace(failed, series=Series(), facts={"note": "<script>alert(1)</script>"})

@@ -166,3 +166,21 @@ async def test_siblings_have_the_beginning_of_their_system_message_in_common() -
     assert [len(words) for words in by_length] == [10, 10, 30, 30]
     assert by_length[2] == by_length[3]
     assert by_length[2][:10] == by_length[0]
+
+
+@pytest.mark.asyncio
+async def test_rollouts_name_their_group_and_have_its_prompt_in_common() -> None:
+    endpoint = EndpointDouble()
+    told = [
+        replace(program(f"{group}{n}", (50, 2)), agent=group, shared_tokens=40, group=(group, 2))
+        for group in "ab"
+        for n in range(2)
+    ]
+    await run(endpoint, *told, arrival=Closed(4), shared_prefix=10, run_id="r")
+    systems = {
+        (headers["x-penstock-group-id"], headers["x-penstock-group-size"]): body["messages"][0]["content"]
+        for body, headers in zip(endpoint.requests, endpoint.headers, strict=True)
+    }
+    assert set(systems) == {("replay-r-a", "2"), ("replay-r-b", "2")}
+    assert {body["messages"][0]["content"] for body in endpoint.requests} == set(systems.values())
+    assert [len(text.split()) for text in systems.values()] == [40, 40]

@@ -94,6 +94,15 @@ def growing(*prompts: int, output: int = 1, gap_ms: float = 1.0) -> ProgramTrace
 # Where the KV is
 
 
+def test_imbalance_is_of_what_turns_and_pins_hold_and_not_of_what_waits_to_be_evicted() -> None:
+    publishers = [Publisher(f"{name}/1") for name in (ONE, TWO)]
+    sites = [Site(EngineModel(TOY, pool_blocks=100, publisher=each), each) for each in publishers]
+    one, two = (site.engine.cache for site in sites)
+    assert Fleet(sites).kv_imbalance_ratio == 0
+    one.free_blocks, two.free_blocks, two.evictable_blocks = 40, 10, 80
+    assert Fleet(sites).kv_imbalance_ratio == pytest.approx(0.6 - 0.1)
+
+
 @pytest.mark.parametrize(
     ("names", "prompts", "output", "cached"),
     [

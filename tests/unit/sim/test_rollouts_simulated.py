@@ -53,6 +53,13 @@ def test_a_group_is_prefilled_once_and_on_one_engine_by_whom_knows_groups(preset
             assert len({turn.routed.replica for turn in turns if turn.routed}) == 1
 
 
+def test_a_run_of_several_engines_tells_how_far_apart_they_were() -> None:
+    result = simulate(rollouts("fcfs"))
+    apart, told = result.series.kv_imbalance_ratio, result.summary
+    assert 0 < told.kv_imbalance_mean_ratio < told.kv_imbalance_max_ratio == max(apart) <= 1
+    assert told.kv_imbalance_over_20_ratio == sum(each > 0.2 for each in apart) / len(apart)
+
+
 def test_a_batch_begins_when_the_last_of_the_one_before_has_ended() -> None:
     programs = sorted(simulate(rollouts("fcfs")).programs, key=lambda each: each.arrived_ns)
     half = len(programs) // 2

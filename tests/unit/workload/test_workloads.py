@@ -67,6 +67,11 @@ def test_repeated_turns_go_on_from_the_context_that_was_left_and_end_at_the_same
         Scale(turns=0)
 
 
+def test_a_groups_common_prompt_is_scaled_with_its_prompts() -> None:
+    programs = Scale(tokens=0.1).apply(synthesize("rollouts-like-4", programs=8)).programs
+    assert all(each.shared_tokens == each.turns[0].input_tokens < 1000 for each in programs)
+
+
 def test_a_scale_of_one_changes_nothing_and_a_bad_one_is_refused() -> None:
     trace = synthesize("bfcl-v4", programs=3)
     assert Scale().apply(trace) is trace
