@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from support.daemon_process import BusClient
 from support.nats import NatsServer
@@ -46,7 +45,7 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
         server.kill()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def _buses() -> AsyncIterator[None]:
     yield
     await BusClient.close_all()

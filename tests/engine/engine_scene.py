@@ -6,7 +6,7 @@ import json
 import time
 import tomllib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,33 +240,28 @@ def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
 
 
-def play(
-    story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus, config: str = ""
-) -> None:
-    """Tell the plugin of the bus and run ``story`` once each of its parts is on it.
+@contextlib.asynccontextmanager
+async def playing(engine: EngineServer, bus: Bus, config: str = "") -> AsyncIterator[Scene]:
+    """Tell the plugin of the bus; the scene, once each of its parts is on it.
 
     A daemon with ``config``, or one that was started before, governs the gate then.
     """
-
-    async def main() -> None:
-        async with scene_of(engine, bus) as scene:
-            before = await scene.boot_id() if engine.has_gate else ""
-            bus.announce(engine)
-            if engine.has_gate:
-                await scene.governed_anew(before)
-            # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
-            own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
-            await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
-            try:
-                await story(scene)
-            finally:
-                await scene.forget()
-        failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
-        assert failed == [], "an exception in a hook is caught, and is a fault all the same"
-
     if config:
         bus.daemon(config)
-    asyncio.run(main())
+    async with scene_of(engine, bus) as scene:
+        before = await scene.boot_id() if engine.has_gate else ""
+        bus.announce(engine)
+        if engine.has_gate:
+            await scene.governed_anew(before)
+        # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
+        own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
+        await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
+        try:
+            yield scene
+        finally:
+            await scene.forget()
+    failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
+    assert failed == [], "an exception in a hook is caught, and is a fault all the same"
 
 
 @contextlib.asynccontextmanager
@@ -286,11 +281,8 @@ async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
         await client.close()
 
 
-def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer) -> None:
-    """Run ``story`` with a client of an engine, and no bus."""
-
-    async def main() -> None:
-        async with _session() as http:
-            await story(EngineClient(engine, http))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def talking(engine: EngineServer) -> AsyncIterator[EngineClient]:
+    """A client of an engine, and no bus."""
+    async with _session() as http:
+        yield EngineClient(engine, http)

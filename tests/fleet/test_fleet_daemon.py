@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from support.daemon_process import BusClient, eventually
 from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
 from support.pickers import Asked, asking, chosen, refused
@@ -23,7 +22,6 @@ from controlplane.core.model.places import FLEET_GATE
 from controlplane.transport.subjects import event_subject
 from controlplane.wire.codec import decode_events
 
-pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
 # One program at a time; a leader that is lost is replaced soon, as no server of NATS dies here.
 CONFIG = """

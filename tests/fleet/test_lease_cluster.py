@@ -22,7 +22,6 @@ FLEET = "fleet"
 WAIT_S = 90.0
 SLOWEST_S = 900.0  # of a test whose every step may take so long
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.timeout(SLOWEST_S),
     # nats-py forgets, unclosed, a connection whose server dies while it is made
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

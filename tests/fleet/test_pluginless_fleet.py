@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from aiohttp import web
 from support.daemon_process import BusClient, eventually
 from support.envoy import EnvoyProcess
@@ -23,7 +22,6 @@ from support.ports import free_port
 
 from controlplane.fleet.envoy import DataPlane
 
-pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
 PROMPT_TOKENS, OUTPUT_TOKENS = 500, 40
 

@@ -37,7 +37,6 @@ async def asked(daemon: DaemonProcess) -> tuple[int, dict[str, dict[str, str]]]:
     return await asyncio.to_thread(doctor, daemon.folder)
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     ours = (
         "penstock",
@@ -59,7 +58,6 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (room to grow), 900 free")
 
 
-@pytest.mark.asyncio
 async def test_who_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> None:
     begun = ev.TurnSubmitted(program_id="p", turn_id="t", projected_blocks=1)
     with running(tmp_path, "--time-scale", "20") as hasty:
@@ -75,7 +73,6 @@ async def test_who_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> No
     assert found["gate down"]["found"] == "gates do not answer: test/gate"
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_that_is_frozen_is_named_and_nobody_is_told_to_start_another(daemon: DaemonProcess) -> None:
     """Its lock is held, so that another one would be refused."""
     assert daemon.process is not None

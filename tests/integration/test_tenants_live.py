@@ -10,8 +10,6 @@ import pytest
 from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, running
 from support.governed_double import GateClient, governed_double
 
-pytestmark = pytest.mark.asyncio
-
 KEYS = {"ours": "sk-ours", "poor": "sk-poor"}
 
 

@@ -249,7 +249,6 @@ def test_what_came_a_while_ago_is_no_finding_any_more(tmp_path: Path) -> None:
     assert "1 hold_deadline" in node.status().findings[0].found
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_is_seen_and_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

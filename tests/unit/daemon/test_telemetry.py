@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 from opentelemetry.sdk.metrics import MeterProvider
@@ -158,7 +157,6 @@ def test_the_name_of_an_engine_is_quoted() -> None:
     assert [sample.labels for sample in first.samples] == [{"engine": 'a"b\\c\nd'}]
 
 
-@pytest.mark.asyncio
 async def test_all_instruments_read_one_look() -> None:
     looks: list[int] = []
 
@@ -176,7 +174,6 @@ async def test_all_instruments_read_one_look() -> None:
     assert len(looks) == 3, "who reads again collects anew"
 
 
-@pytest.mark.asyncio
 async def test_a_look_at_very_many_engines_lets_others_go_on() -> None:
     went_on: list[int] = []
     looked = 0
