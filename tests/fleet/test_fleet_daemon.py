@@ -108,7 +108,7 @@ async def fleet(folder: Path, text: str = CONFIG) -> AsyncIterator[Fleet]:
     daemons = (FleetProcess(0, url, folder, *options), FleetProcess(1, url, folder, *options))
     with running(*cluster, *engines), running(daemons[0]):
         for engine in engines:
-            await engine.listens()
+            await asyncio.to_thread(engine.wait, 0)
         await daemons[0].says('"event": "leads"')
         daemons[1].start()
         try:

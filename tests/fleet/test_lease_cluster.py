@@ -1,7 +1,6 @@
 """The lease over a real cluster of three NATS servers: servers die and freeze, and never two lead."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -105,8 +104,8 @@ async def test_servers_die_and_freeze_and_never_two_lead(tmp_path: Path) -> None
             server.start()
 
             frozen = await leading_server(first, cluster)
-            frozen.send(signal.SIGSTOP)
+            frozen.freeze()
             await c.somebody_leads_on()
-            frozen.send(signal.SIGCONT)
+            frozen.thaw()
             await c.somebody_leads_on()
         assert c.both == 0
