@@ -38,11 +38,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture
 def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     """A nats-server of this test's own, empty, gone afterwards."""
-    server = NatsServer(tmp_path / "nats")
-    try:
+    with NatsServer(tmp_path / "nats") as server:
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ class EnvoyProcess(Process):
     """One Envoy with the fleet's configuration, in ``folder``."""
 
     def __init__(self, folder: Path, plane: DataPlane) -> None:
-        self.plane, config = plane, folder / "envoy.yaml"
-        config.write_text(bootstrap(plane))
-        command = (str(binary()), "--config-path", str(config), "--log-level", "warning")
+        self.plane, self.config = plane, folder / "envoy.yaml"
+        self.config.write_text(bootstrap(plane))
+        command = (str(binary()), "--config-path", str(self.config), "--log-level", "warning")
         more = {"port": int(plane.listen.rpartition(":")[2]), "log": folder / "envoy.log", "environment": {}}
         once = ("--concurrency", "1", "--disable-hot-restart")
         super().__init__("envoy", Kind.ENVOY, (*command, *once), ready_within_s=240.0, **more)
