@@ -17,15 +17,13 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
+import ab  # noqa: F401  this checkout, whichever one is installed
 import aiohttp
 import nats
 import psutil

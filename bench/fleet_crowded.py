@@ -16,16 +16,12 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
 
 import ab  # noqa: F401  makes the tests' helpers importable
 from support.whole_loop import Quiet
