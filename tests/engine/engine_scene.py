@@ -246,39 +246,32 @@ async def playing(engine: EngineServer, bus: Bus, config: str = "") -> AsyncIter
 
     A daemon with ``config``, or one that was started before, governs the gate then.
     """
-    if config:
-        bus.daemon(config)
-    async with scene_of(engine, bus) as scene:
-        before = await scene.boot_id() if engine.has_gate else ""
-        bus.announce(engine)
-        if engine.has_gate:
-            await scene.governed_anew(before)
-        # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
-        own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
-        await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
-        try:
-            yield scene
-        finally:
-            await scene.forget()
-    failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
-    assert failed == [], "an exception in a hook is caught, and is a fault all the same"
-
-
-@contextlib.asynccontextmanager
-async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
-    """The scene, listening."""
 
     async def quiet(error: Exception) -> None:
         """Losing the server is what some tests are about."""
 
+    if config:
+        bus.daemon(config)
     client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
     try:
         async with _session() as http:
             scene = Scene(engine, http, client)
             await scene.listen()
-            yield scene
+            before = await scene.boot_id() if engine.has_gate else ""
+            bus.announce(engine)
+            if engine.has_gate:
+                await scene.governed_anew(before)
+            # A scheduler that is heard hears commands, too. Others may be on this bus; ranks add to the name.
+            own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
+            await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
+            try:
+                yield scene
+            finally:
+                await scene.forget()
     finally:
         await client.close()
+    failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
+    assert failed == [], "an exception in a hook is caught, and is a fault all the same"
 
 
 @contextlib.asynccontextmanager

@@ -1,19 +1,18 @@
 """``penstock doctor`` on a node that is well, and on several that are not."""
 
 import asyncio
-import http.server
 import json
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support.commands import penstock
 from support.daemon_process import DaemonProcess, bus_of, listening, queued, running, says, until
 from support.nats import NatsServer, nats_server_binary
+from support.pages import one_page
 from support.ports import free_port, is_listening
 
 from controlplane.core.model import events as ev
@@ -137,21 +136,6 @@ def test_a_server_of_ones_own_and_no_daemon_yet(tmp_path: Path, nats_server: Nat
         server.wait()
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    """A double of a gate's health page."""
-
-    page: ClassVar[dict[str, Any]] = {}
-
-    def do_GET(self) -> None:
-        body = json.dumps(self.page).encode()
-        self.send_response(200 if self.page else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing."""
-
-
 WAITED = {"held": 310, "held_long": 4}
 LOCKED = {"size": 2, "compared": 9, "passive_because": ""}
 PAGES = [  # of a gate; a finding's name, state and words
@@ -174,12 +158,8 @@ PAGES = [  # of a gate; a finding's name, state and words
 
 @pytest.mark.parametrize(("page", "what", "state", "said"), PAGES)
 def test_what_a_gate_tells(daemon: DaemonProcess, page: dict[str, Any], what: str, state: str, said: str) -> None:
-    handler = type("Page", (Health,), {"page": {"mode": "governed"} | page if page else page})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            _, found = doctor(daemon.folder, "--engine", f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
+    body = json.dumps({"mode": "governed"} | page if page else page).encode()
+    with one_page(body, 200 if page else 404) as url:
+        _, found = doctor(daemon.folder, "--engine", url)
     assert found[what]["state"] == state
     assert said in found[what]["found"]
