@@ -94,8 +94,11 @@ async def own_envoy(
 async def envoy(folder: Path, picker: int, engines: Sequence[Engine], mode: str) -> AsyncIterator[str]:
     """An Envoy with one filter, whose picker has the request's body in that way; yields its URL once it sees it."""
     process = _process(folder, [picker], engines)
-    admin = {"admin": {"address": _address(process.plane.admin)}}
-    process.config.write_text(json.dumps({**admin, **_resources(process.port, picker, engines, mode)}))
+    clusters = [
+        _cluster("pickers", [f"127.0.0.1:{picker}"], **_PICKERS),
+        _cluster("engines", [each.address for each in engines], **_OVERRIDE),
+    ]
+    _write(process, [_asking(mode), _ROUTER], clusters)
     async with _running(process, 1, len(engines)) as url:
         yield url
 
@@ -127,18 +130,17 @@ async def _running(process: EnvoyProcess, pickers: int, engines: int) -> AsyncIt
         await asyncio.to_thread(process.kill)
 
 
-def _resources(front: int, picker: int, engines: Sequence[Engine], mode: str) -> dict[str, Any]:
-    picker_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{picker}")}}]}]
-    engine_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(each.address)}} for each in engines]}]
-    return {
-        "static_resources": {
-            "listeners": [_listener(front, [_asking(mode), _ROUTER])],
-            "clusters": [
-                _cluster("pickers", picker_hosts, **_PICKERS),
-                _cluster("engines", engine_hosts, **_OVERRIDE),
-            ],
-        }
-    }
+def bare_envoy(folder: Path, engine: str) -> EnvoyProcess:
+    """One with a listener, a router and nothing else, before that address; not started."""
+    process = _process(folder, [1], ())
+    _write(process, [_ROUTER], [_cluster("engines", [engine])])
+    return process
+
+
+def _write(process: EnvoyProcess, filters: list[Any], clusters: list[Any]) -> None:
+    resources = {"listeners": [_listener(process.port, filters)], "clusters": clusters}
+    admin = {"address": _address(process.plane.admin)}
+    process.config.write_text(json.dumps({"admin": admin, "static_resources": resources}))
 
 
 def _asking(mode: str) -> Any:
@@ -174,7 +176,8 @@ def _listener(port: int, filters: list[Any]) -> Any:
     }
 
 
-def _cluster(name: str, hosts: list[Any], **more: Any) -> Any:
+def _cluster(name: str, addresses: Sequence[str], **more: Any) -> Any:
+    hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(each)}} for each in addresses]}]
     return {"name": name, "type": "STATIC", "load_assignment": {"cluster_name": name, "endpoints": hosts}, **more}
 
 
