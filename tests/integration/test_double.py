@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.governed_double import GateClient
 from support.heard import Heard
 from support.turn_contract import Answer, Messages, check_events, tell_story
 
@@ -34,21 +35,13 @@ NODE = "test"
 _TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
-class Scene:
+class Scene(GateClient):
     """A running double and its HTTP client."""
-
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
-        self.url = url
-        self.http = http
 
     async def chat(self, program_id: str, messages: list[dict[str, Any]], **body: Any) -> tuple[int, Any]:
         content = {"messages": messages, "session_id": program_id, "max_tokens": 8, **body}
         async with self.http.post(f"{self.url}/v1/chat/completions", json=content) as response:
             return response.status, await response.json()
-
-    async def health(self) -> Any:
-        async with self.http.get(f"{self.url}/penstock/health") as response:
-            return await response.json()
 
 
 def user(text: str) -> list[dict[str, Any]]:

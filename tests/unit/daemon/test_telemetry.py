@@ -13,15 +13,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from support.core_driver import Publisher
+from support.experiments import MEASURED
 from support.journalled import Journalled
 
 from controlplane.config import Config, Resolved, Source
-from controlplane.core.experiment import Estimate
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.tenancy import Tenancy, Tenant
 from controlplane.core.model.types import seconds
-from controlplane.daemon.experiment import MEASURES, ExperimentStatus
 from controlplane.daemon.observe.engine_metrics import (
     ENGINE_STATES,
     WITH_ALL_ENGINES,
@@ -42,20 +41,6 @@ from controlplane.daemon.status.status import Status, describe
 from controlplane.transport.listener import ListenerRow
 
 CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
-EXPERIMENT = ExperimentStatus(
-    preset="penstock",
-    standing=MEASURES,
-    is_stock=True,
-    began_ns=0,
-    slice_ends_ns=1,
-    ended_ns=0,
-    since_ns=0,
-    blocks=9,
-    left_out=0,
-    programs=90,
-    censored=9,
-    changes=(Estimate(name="completion", value=-0.3, low=-0.4, high=-0.2, is_bounded=True, blocks=9),),
-)
 
 
 class Measured(Journalled):
@@ -83,7 +68,7 @@ class Measured(Journalled):
             now_ns=self.driver.now_ns,
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
-            experiment=EXPERIMENT,
+            experiment=MEASURED,
             listeners=(ListenerRow(name="page", open=1, most=9, refused=3),),
             failures=(Failure(what="host probe", count=3),),
         )
