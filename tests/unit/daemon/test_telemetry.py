@@ -1,6 +1,7 @@
 """Metrics and traces, read in memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -68,7 +69,7 @@ class Measured(Journalled):
             now_ns=self.driver.now_ns,
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
-            experiment=MEASURED,
+            experiment=replace(MEASURED, is_stock=True),
             listeners=(ListenerRow(name="page", open=1, most=9, refused=3),),
             failures=(Failure(what="host probe", count=3),),
         )
@@ -104,7 +105,7 @@ def test_every_state_is_read() -> None:
     assert measured.values("penstock.events")["applied"] == 4
     assert measured.values("penstock.shadow.deciding") == {"penstock": 0}, "it has heard nothing yet"
     assert measured.values("penstock.shadow.change_ratio") == {"mean_jct_s": -0.2}
-    assert measured.values("penstock.gain.change_low_ratio") == {"completion": -0.4}
+    assert measured.values("penstock.gain.change_low_ratio") == {"completion": 0.2}
     assert measured.values("penstock.gain.stock") == {"": 1}
     assert measured.values("penstock.connections.refused") == {"page": 3}
 
