@@ -27,9 +27,10 @@ import ab  # noqa: F401  this checkout, whichever one is installed
 import aiohttp
 import nats
 import psutil
-from support.data_plane import bare_envoy
 
 from controlplane import eventloop
+from controlplane.daemon.process.ports import free_ports
+from controlplane.fleet.envoy import binary
 from controlplane.lab.fleet.processes import Kind, Process
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 from controlplane.transport.nats_options import nats_options
@@ -144,14 +145,52 @@ async def measure_cost(site: Site, bare: str, turns: int, seconds: float) -> dic
         return {"ttft": ttft, "load": load}
 
 
+def bare_envoy(port: int, engine: int) -> dict[str, Any]:
+    """Configure an Envoy that does nothing but carry."""
+
+    def at(port: int) -> dict[str, Any]:
+        return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+    types = "type.googleapis.com/envoy.extensions.filters"
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "engine", "timeout": "0s"}}
+    manager = {
+        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bare",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [{"name": "router", "typed_config": {"@type": f"{types}.http.router.v3.Router"}}],
+    }
+    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+    hosts = [{"lb_endpoints": [{"endpoint": {"address": at(engine)}}]}]
+    cluster = {
+        "name": "engine",
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": "engine", "endpoints": hosts},
+    }
+    listener = {"name": "bare", "address": at(port), "filter_chains": [chain]}
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, running_site(SiteOptions(time_scale=1, more=OPEN)) as site:
-        bare = bare_envoy(Path(folder), site.engines[0].address)
+        (port,) = free_ports(1)
+        config = Path(folder) / "bare.json"
+        config.write_text(json.dumps(bare_envoy(port, site.engines[0].port)))
+        quiet = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "error")
+        bare = Process(
+            "bare",
+            Kind.ENVOY,
+            (str(binary()), "-c", str(config), *quiet),
+            port=port,
+            log=Path(folder) / "log",
+            environment={},
+        )
+        bare.start()
         try:
-            bare.start()
-            return eventloop.run(measure_cost, site, bare.url, arguments.turns, arguments.seconds)
+            bare.wait()
+            found = eventloop.run(measure_cost, site, f"http://{bare.address}", arguments.turns, arguments.seconds)
         finally:
             bare.kill()
+    return found
 
 
 def main() -> None:

@@ -4,6 +4,10 @@ import asyncio
 import hashlib
 import json
 import re
+import subprocess
+import sysconfig
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +20,7 @@ from controlplane.fleet.envoy import DataPlane, write_endpoints
 from controlplane.fleet.roster import Engine
 from support.daemon_process import eventually
 from support.envoy import EnvoyProcess
-from support.ports import free_port
+from support.ports import free_port, is_listening
 
 _HTTP = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _EXT_PROC = "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
@@ -24,6 +28,8 @@ _ROUTER = {
     "name": "envoy.filters.http.router",
     "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
 }
+_START_TIMEOUT_S = 240.0
+_MOST_STARTS = 5
 _MOST_BODY = 33_554_432
 TOKENS = 20
 
@@ -79,31 +85,6 @@ async def own_envoy(
 
     ``tries``: how often it asks pickers for a turn, before it goes around them, if not as in the product.
     """
-    process = _process(folder, pickers, engines)
-    if tries:
-        config = process.config.read_text()
-        for setting in ("update_frequency: 3", "num_retries: 4\n"):
-            assert config.count(setting) == 1
-            config = config.replace(setting, re.sub(r"\d", str(tries), setting))
-        process.config.write_text(config)
-    async with _running(process, len(pickers), len(engines)) as url:
-        yield url
-
-
-@asynccontextmanager
-async def envoy(folder: Path, picker: int, engines: Sequence[Engine], mode: str) -> AsyncIterator[str]:
-    """An Envoy with one filter, whose picker has the request's body in that way; yields its URL once it sees it."""
-    process = _process(folder, [picker], engines)
-    clusters = [
-        _cluster("pickers", [f"127.0.0.1:{picker}"], **_PICKERS),
-        _cluster("engines", [each.address for each in engines], **_OVERRIDE),
-    ]
-    _write(process, [_asking(mode), _ROUTER], clusters)
-    async with _running(process, 1, len(engines)) as url:
-        yield url
-
-
-def _process(folder: Path, pickers: Sequence[int], engines: Sequence[Engine]) -> EnvoyProcess:
     write_endpoints(folder / "eds.json", engines)
     plane = DataPlane(
         pickers=tuple(f"127.0.0.1:{port}" for port in pickers),
@@ -111,36 +92,86 @@ def _process(folder: Path, pickers: Sequence[int], engines: Sequence[Engine]) ->
         listen=f"127.0.0.1:{free_port()}",
         admin=f"127.0.0.1:{free_port()}",
     )
-    return EnvoyProcess(folder, plane)
+    process = EnvoyProcess(folder, plane)
+    if tries:
+        config = (folder / "envoy.yaml").read_text()
+        for setting in ("update_frequency: 3", "num_retries: 4\n"):
+            assert config.count(setting) == 1
+            config = config.replace(setting, re.sub(r"\d", str(tries), setting))
+        (folder / "envoy.yaml").write_text(config)
+    try:
+        await asyncio.to_thread(process.start)
+
+        async def is_ready() -> bool:
+            seen = [await asyncio.to_thread(process.healthy, cluster) for cluster in ("pickers", "engines")]
+            return [len(each) for each in seen] == [len(pickers), len(engines)]
+
+        await eventually(is_ready, what="Envoy sees pickers and engines", timeout_s=_START_TIMEOUT_S)
+        yield process.url
+    finally:
+        process.stop()
 
 
 @asynccontextmanager
-async def _running(process: EnvoyProcess, pickers: int, engines: int) -> AsyncIterator[str]:
-    """Its URL, once it sees so many of each."""
+async def envoy(folder: Path, picker: int, engines: Sequence[Engine], mode: str) -> AsyncIterator[str]:
+    """An Envoy with one filter, whose picker has the request's body in that way; yields its URL once it sees it."""
+    for _ in range(_MOST_STARTS):  # whatever else runs here may take a port that was free
+        front, admin = free_port(), free_port()
+        config = {
+            "admin": {"address": _address(f"127.0.0.1:{admin}")},
+            **_resources(front, picker, engines, mode),
+        }
+        (folder / "envoy.json").write_text(json.dumps(config))
+        command = [str(Path(sysconfig.get_path("scripts")) / "envoy"), "-c", str(folder / "envoy.json")]
+        command += ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
+        with (folder / "envoy.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: ASYNC220 - it waits for nothing
+        try:
+            if await _is_ready(process, front, admin):
+                yield f"http://127.0.0.1:{front}"
+                return
+        finally:
+            process.kill()
+            process.wait()
+    raise AssertionError((folder / "envoy.log").read_text()[-2000:])
 
-    async def is_ready() -> bool:
-        seen = [await asyncio.to_thread(process.healthy, cluster) for cluster in ("pickers", "engines")]
-        return [len(each) for each in seen] == [pickers, engines]
 
+async def _is_ready(process: "subprocess.Popen[bytes]", front: int, admin: int) -> bool:
+    """Wait until it is, or has ended."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if is_listening(front) and await asyncio.to_thread(_sees_a_picker, admin):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def _sees_a_picker(admin: int) -> bool:
     try:
-        await asyncio.to_thread(process.start)
-        await eventually(is_ready, what="Envoy sees pickers and engines")
-        yield process.url
-    finally:
-        await asyncio.to_thread(process.kill)
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/clusters?format=json", timeout=5) as answer:
+            clusters = {each["name"]: each for each in json.load(answer).get("cluster_statuses", ())}
+    except OSError:
+        return False
+    hosts = clusters.get("pickers", {}).get("host_statuses", ())
+    return any(not _failed(host["health_status"]) for host in hosts)
 
 
-def bare_envoy(folder: Path, engine: str) -> EnvoyProcess:
-    """One with a listener, a router and nothing else, before that address; not started."""
-    process = _process(folder, [1], ())
-    _write(process, [_ROUTER], [_cluster("engines", [engine])])
-    return process
+def _failed(status: dict[str, Any]) -> bool:
+    return any(value is True for name, value in status.items() if name.startswith("failed_"))
 
 
-def _write(process: EnvoyProcess, filters: list[Any], clusters: list[Any]) -> None:
-    resources = {"listeners": [_listener(process.port, filters)], "clusters": clusters}
-    admin = {"address": _address(process.plane.admin)}
-    process.config.write_text(json.dumps({"admin": admin, "static_resources": resources}))
+def _resources(front: int, picker: int, engines: Sequence[Engine], mode: str) -> dict[str, Any]:
+    picker_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(f"127.0.0.1:{picker}")}}]}]
+    engine_hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(each.address)}} for each in engines]}]
+    return {
+        "static_resources": {
+            "listeners": [_listener(front, [_asking(mode), _ROUTER])],
+            "clusters": [
+                _cluster("pickers", picker_hosts, **_PICKERS),
+                _cluster("engines", engine_hosts, **_OVERRIDE),
+            ],
+        }
+    }
 
 
 def _asking(mode: str) -> Any:
@@ -176,8 +207,7 @@ def _listener(port: int, filters: list[Any]) -> Any:
     }
 
 
-def _cluster(name: str, addresses: Sequence[str], **more: Any) -> Any:
-    hosts = [{"lb_endpoints": [{"endpoint": {"address": _address(each)}} for each in addresses]}]
+def _cluster(name: str, hosts: list[Any], **more: Any) -> Any:
     return {"name": name, "type": "STATIC", "load_assignment": {"cluster_name": name, "endpoints": hosts}, **more}
 
 
