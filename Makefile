@@ -82,7 +82,7 @@ test-units: install debian-tools
 	$(BIN)/pytest tests/parity tests/unit --ignore=tests/unit/core
 
 test-whole: install agent-env
-	$(BIN)/pytest tests/agents tests/day tests/e2e tests/house
+	$(BIN)/pytest tests/agents tests/e2e tests/house
 
 test-no-engine:
 	@echo "left out, as PENSTOCK_NO_ENGINE asks: the tests with the real SGLang"

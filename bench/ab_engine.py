@@ -21,8 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
 from ab import RESULTS, prediction, report, results, series
 from ab.engine import find_environment, version_of
 from ab.kinds import GPU, KINDS, SGLANG

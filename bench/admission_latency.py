@@ -33,10 +33,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import ab  # noqa: F401  makes the tests' helpers importable
 import nats
 import uvloop
-from emit_cost import start_with_store
 from nats.aio.client import Client
+from support.nats import NatsServer
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
@@ -237,12 +238,8 @@ def server(folder: Path, sync_interval: str) -> Iterator[dict[str, str]]:
     """A nats-server as a daemon embeds it, but for three nodes; the URL of each one's daemon."""
     passwords = dict.fromkeys(BusRole, "bench")
     known = {"users": [user for node in NODES for user in users(node, passwords)]}
-    process, url = start_with_store(folder, sync_interval, authorization=known)
-    try:
-        yield {node: url_as(url, node, BusRole.DAEMON, passwords) for node in NODES}
-    finally:
-        process.kill()
-        process.wait()
+    with NatsServer(folder / "nats", sync_interval=sync_interval, authorization=known) as running:
+        yield {node: url_as(running.url, node, BusRole.DAEMON, passwords) for node in NODES}
 
 
 @contextlib.contextmanager

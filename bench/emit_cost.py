@@ -10,43 +10,18 @@ import argparse
 import json
 import os
 import platform
-import re
-import signal
 import statistics
-import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import ab  # noqa: F401  makes the tests' helpers importable
+from support.nats import NatsServer
+
 from controlplane.core.model.events import Event, FirstToken
 from controlplane.emit.emitter import Emitter
-
-
-def start_server(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """A nats-server on a free port, and its address. One argument: the folder of its store."""
-    binary = Path(sysconfig.get_path("scripts")) / "nats-server"
-    options = ("-js", "-sd", *arguments) if len(arguments) == 1 else arguments
-    command = [str(binary), "-a", "127.0.0.1", "-p", "-1", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    url = ""
-    for line in process.stderr:
-        if found := re.search(r"Listening for client connections on (\S+)", line):
-            url = f"nats://{found.group(1)}"
-        if "Server is ready" in line:
-            return process, url
-    raise SystemExit("nats-server did not start")
-
-
-def start_with_store(folder: Path, sync_interval: str, **settings: object) -> tuple[subprocess.Popen[str], str]:
-    """A nats-server whose store is synced to the disk so often: a time, or ``always``."""
-    settings["jetstream"] = {"store_dir": str(folder / "jetstream"), "sync_interval": sync_interval}
-    path = folder / "nats-server.conf"
-    path.write_text(json.dumps(settings))
-    return start_server("-c", str(path))
 
 
 def event(n: int) -> Event:
@@ -108,18 +83,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        server, url = start_server(folder)
-        emitter = Emitter(url=url, node="bench", role="engine")
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server:
+        emitter = Emitter(url=server.url, node="bench", role="engine")
         emitter.start()
         while not emitter.stats.connected:
             time.sleep(0.01)
         rows += measure("up", emitter, options.events)
-        os.kill(server.pid, signal.SIGSTOP)
+        server.suspend()
         rows += measure("stuck", emitter, options.events)
-        os.kill(server.pid, signal.SIGCONT)
         server.kill()
-        server.wait()
         rows += measure("down", emitter, options.events)
         emitter.close(0.2)
     about = {

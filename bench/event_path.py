@@ -13,7 +13,6 @@ first message received to the last. Runs are interleaved and the best of each is
 
 import argparse
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import os
@@ -21,14 +20,15 @@ import platform
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import ab  # noqa: F401  makes the tests' helpers importable
 import nats
 import uvloop
-from emit_cost import start_with_store
+from support.nats import NatsServer
 
 from controlplane.core.ledger import Ledger
 from controlplane.core.model import events as core
@@ -181,24 +181,13 @@ async def make_stream(url: str, name: str, subject: str) -> None:
     await client.close()
 
 
-@contextlib.contextmanager
-def server(sync_interval: str) -> Iterator[str]:
-    """A nats-server with an empty store that is synced so often; its address."""
-    with tempfile.TemporaryDirectory() as folder:
-        process, url = start_with_store(Path(folder), sync_interval)
-        try:
-            yield url
-        finally:
-            process.kill()
-            process.wait()
-
-
 def measure(events: int, rounds: int, interval: str) -> dict[str, Any]:
     """Run all of them, interleaved."""
     count = events // BATCH * BATCH
     batches, raw = encoded(count), [b"x" * RAW_BYTES] * 1000
     rates: dict[str, list[float]] = defaultdict(list)
-    with server(interval) as url:
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder), sync_interval=interval) as server:
+        url = server.url
         for n in range(rounds):
             rates["raw"].append(one_run(url, "raw", raw, count // 1000, lambda data: 1, count // 1000 * 1000))
             rates["penstock"].append(one_run(url, f"ours.{n}", batches, 1, applying(), count))

@@ -17,15 +17,13 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
+import ab  # noqa: F401  this checkout, whichever one is installed
 import aiohttp
 import nats
 import psutil
@@ -48,6 +46,22 @@ PROGRAMS = 4
 OPEN = '[admission]\npolicy = "fixed"\nwindow = 4096\n'
 
 
+async def first_token_s(
+    http: aiohttp.ClientSession, url: str, size: int, named: dict[str, str] | None = None, **more: Any
+) -> float:
+    """One turn that streams; seconds to its first token. ``named``: headers, ``more``: of its body."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * size}], "max_tokens": 1, "stream": True}
+    data = json.dumps(body | more).encode()
+    headers = {"content-type": "application/json", **(named or {})}
+    began = time.perf_counter()
+    async with http.post(url + CHAT, data=data, headers=headers) as answer:
+        await answer.content.readany()
+        first = time.perf_counter() - began
+        await answer.read()
+        assert answer.status == 200, await answer.text()
+    return first
+
+
 class Client:
     """Turns by each way."""
 
@@ -55,18 +69,7 @@ class Client:
         self._session, self._urls = session, urls
 
     async def turn(self, way: str, program: str, size: int) -> float:
-        """One turn; seconds to its first token."""
-        body = {"model": "m", "messages": [{"role": "user", "content": "x" * size}], "program_id": program}
-        body |= {"max_tokens": 1, "stream": True}
-        data = json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        began = time.perf_counter()
-        async with self._session.post(self._urls[way] + CHAT, data=data, headers=headers) as answer:
-            await answer.content.readany()
-            first = time.perf_counter() - began
-            await answer.read()
-            assert answer.status == 200, await answer.text()
-        return first
+        return await first_token_s(self._session, self._urls[way], size, program_id=program)
 
 
 async def one_at_a_time(client: Client, turns: int) -> list[dict[str, Any]]:

@@ -16,16 +16,15 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
+import ab  # noqa: F401  makes the tests' helpers importable
+from support.whole_loop import Quiet
 
 from controlplane.core.model.commands import Pause, Place
 from controlplane.fleet.connection import connected
@@ -93,16 +92,6 @@ class Watch:
         for command in decode_commands(message.data):
             self.counts["pauses"] += isinstance(command, Pause) and command.reason.startswith("demand")
             self.counts["moves"] += isinstance(command, Place) and bool(command.leaves)
-
-
-class Quiet:
-    """Shows no progress."""
-
-    def update(self, progress: object) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def measure(site: Site, programs: int, seed: int) -> dict[str, float]:

@@ -11,12 +11,12 @@ of it are reclaimed, while those that are awake must find room.
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
+import ab  # noqa: F401  this checkout, whichever one is installed
 
 from controlplane.core.model.commands import Command
 from controlplane.core.model.events import Event, HostSampled, SandboxSampled
@@ -137,6 +137,12 @@ def mean_of(rows: Sequence[Row]) -> Row:
     )
 
 
+def shown(rows: Sequence[Any]) -> list[str]:
+    """Lines of a table: the head, and dataclasses of one kind."""
+    cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows]
+    return list(table(list(asdict(rows[0])), cells))
+
+
 def plot(path: Path, runs: Sequence[tuple[str, str, Seen]], cpus: float) -> None:
     """Memory and CPUs over time: a column for each title, a line for each way."""
     from matplotlib.figure import Figure
@@ -175,12 +181,7 @@ def main() -> None:
                 ]
                 found.append(mean_of([row for row, _ in seeds]))
                 runs.append((f"{preset}, {found[-1].storm}", way, seeds[0][1]))
-    rows = [asdict(each) for each in found]
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        cells = [[f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
-        print("\n".join(table(list(rows[0]), cells)))
+    print(json.dumps([asdict(each) for each in found]) if options.json else "\n".join(shown(found)))
     if options.plot:
         plot(options.plot, runs, CPUS)
 

@@ -31,14 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
-from freezing import Seen, plot
+from freezing import Seen, plot, shown
 
 from controlplane.core.model.events import SandboxSampled
 from controlplane.emit.tool_reporter import ToolReporter
-from controlplane.lab.compare.markdown import table
 from controlplane.lab.demo.node import command_running
 from controlplane.transport.endpoint import resolve_url
 from controlplane.transport.roles import BusRole
@@ -268,11 +264,8 @@ def main() -> None:
         for name in options.runs.split(","):
             row, seen = run(name, options.programs, cgroups, freeze=name != "awake", kill=RUNS[name])
             runs.append((name, seen))
-            if options.json:
-                print(json.dumps(asdict(row)), flush=True)
-                continue
-            cells = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in asdict(row).values()]
-            print("\n".join([*table(list(asdict(row)), [cells])][2 * (len(runs) > 1) :]), flush=True)
+            lines = [json.dumps(asdict(row))] if options.json else shown([row])[2 * (len(runs) > 1) :]
+            print(*lines, sep="\n", flush=True)
     if options.plot:
         plot(options.plot, [("this host", name, seen) for name, seen in runs], os.cpu_count() or 1)
 

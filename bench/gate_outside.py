@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,14 +23,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
+import ab  # noqa: F401  makes the tests' helpers importable
 import aiohttp
 import psutil
-from fleet_cost import CHAT, CONNECTIONS, SIZES, at
+from fleet_cost import CONNECTIONS, SIZES, at, first_token_s
+from support.daemon_process import run_python
+from support.outside_gates import gate_outside
+from support.ports import free_port
 
 from controlplane import eventloop
-from controlplane.daemon.process.ports import free_ports
 from controlplane.gate.requests import HEALTH_PATH
 from controlplane.transport.bounds import raise_open_files
 
@@ -47,27 +47,16 @@ WAYS = ("direct", "gate")
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[dict[str, str], psutil.Process]]:
     """The double and the gate before it: their URLs, and the gate's process, whose children are all of it."""
-    double_port, port = free_ports(2)
-    config = folder / "penstock.toml"
+    port, config, log = free_port(), folder / "penstock.toml", folder / "log"
     config.write_text(f'[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')
-    penstock = [sys.executable, "-m", "controlplane"]
-    double = [*penstock, "engine-double", "--no-bus", "--port", str(double_port), "--time-scale", "20"]
-    gate = [*penstock, "gate", "--upstream", f"http://127.0.0.1:{double_port}", "--listen", f"127.0.0.1:{port}"]
-    gate += ["--state-dir", str(folder), "--config", str(config)]
-    with (folder / "log").open("wb") as log:
-        processes = [
-            subprocess.Popen(each, stdout=log, stderr=log)
-            for each in ([*double, "--pool-tokens", str(POOL_TOKENS)], gate)
-        ]
+    options = ("--no-bus", "--port", str(port), "--time-scale", "20", "--pool-tokens", str(POOL_TOKENS))
+    double, direct = run_python(log, "-m", "controlplane", "engine-double", *options), f"http://127.0.0.1:{port}"
     try:
-        yield (
-            {way: f"http://127.0.0.1:{each}" for way, each in zip(WAYS, (double_port, port), strict=True)},
-            (psutil.Process(processes[1].pid)),
-        )
+        with gate_outside(direct, folder, log, "--config", str(config)) as (url, gate):
+            yield dict(zip(WAYS, (direct, url), strict=True)), psutil.Process(gate.pid)
     finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(30)
+        double.terminate()
+        double.wait(30)
 
 
 async def governed(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
@@ -86,23 +75,9 @@ async def governed(http: aiohttp.ClientSession, urls: dict[str, str]) -> None:
 
 
 async def turn(http: aiohttp.ClientSession, url: str, program: str, size: int, last_of: int = 0) -> float:
-    """One turn that streams; seconds to its first token. ``last_of``: so many tokens, and its program ends."""
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "x" * size}],
-        "max_tokens": last_of or 1,
-        "is_last_step": bool(last_of),
-        "stream": True,
-    }
-    data = json.dumps(body).encode()
-    headers = {"content-type": "application/json", "x-session-id": program}
-    began = time.perf_counter()
-    async with http.post(f"{url}{CHAT}", data=data, headers=headers) as answer:
-        await answer.content.readany()
-        first = time.perf_counter() - began
-        await answer.read()
-        assert answer.status == 200, await answer.text()
-    return first
+    """Seconds to its first token. ``last_of``: so many tokens, and its program ends."""
+    named = {"x-session-id": program}
+    return await first_token_s(http, url, size, named, max_tokens=last_of or 1, is_last_step=bool(last_of))
 
 
 async def one_at_a_time(http: aiohttp.ClientSession, urls: dict[str, str], turns: int) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@
 
 The engine runs with the plugin, a daemon with preset `mars` and a nats-server; every hook is measured in place, by
 the wall and in CPU time of the scheduler's thread, which other work on the machine does not lengthen. The yardstick
-is that thread's CPU time in the same steps. It takes two minutes; hook_cost.py measures over doubles, in seconds.
+is that thread's CPU time in the same steps. It takes two minutes.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import asyncio
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
 import aiohttp
 import psutil
 from ab.engine import ready_environment, start_engine
 from ab.kinds import KINDS, SGLANG, VLLM, EngineShape
 from ab.machine import OthersWatch
 from engine_server import EngineServer
-from hook_cost import mean_us
 from support.daemon_process import DaemonProcess
 from tiny_model import VOCABULARY
 
@@ -105,6 +101,13 @@ def empty_hook(engine: str) -> tuple[Callable[[], object], Callable[[], object]]
             return super().step(*args, **kwargs)
 
     return Plain().step, Observed().step
+
+
+def mean_us(call: Callable[[], object], times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times * 1e6
 
 
 def wrapper_cost_us(engine: str) -> float:

@@ -54,26 +54,31 @@ class Figures:
 _NAMES = tuple(field.name for field in fields(Figures))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Spec = Callable[[str, float, int, int], Experiment]
+"""Of (series, point, seed, programs)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
-    """One table: ``series`` by name, each over ``points``."""
+    """One table: ``theirs`` are its series by name, each over ``points``."""
 
     title: str
     axis: str
     points: tuple[float, ...]
     theirs: Mapping[str, tuple[Figures, ...]]
-    spec: Callable[[str, float, int, int], Experiment]  # series, point, seed, programs
+    spec: Spec
 
 
-def _theirs(number: int) -> dict[str, tuple[Figures, ...]]:
+def _study(number: int, spec: Spec) -> Study:
     """Read the paper's table: mean, p95, hit rate in % and what the second tier hit in %."""
     table = tomllib.loads(PAPER.read_text())[str(number)]
-    return {
+    theirs = {
         series: tuple(
             Figures(mean=m, p95=p, hits=h / 100, below=rest[0] / 100 if rest else 0.0) for m, p, h, *rest in row
         )
-        for series, row in table.items()
+        for series, row in table["series"].items()
     }
+    return Study(f"Table {number}: {table['title']}", table["axis"], tuple(table["points"]), theirs, spec)
 
 
 def _workload(seed: int, programs: int) -> Trace:
@@ -141,43 +146,8 @@ def _latency(series: str, factor: float, seed: int, programs: int) -> Experiment
     return _run(_workload(seed, programs), LARGE, preset, 0.06, seed, scale_tools=factor)
 
 
-STUDIES = {
-    6: Study(
-        title="Table 6: prefix caching, one B200 with Llama-3.1-8B, autellix",
-        axis="JPS",
-        points=(0.04, 0.06, 0.08, 0.1),
-        theirs=_theirs(6),
-        spec=_caching,
-    ),
-    7: Study(
-        title="Table 7: KV tiers, one B200 with Llama-3.1-70B, continuum",
-        axis="JPS",
-        points=(0.04, 0.06, 0.08, 0.1, 0.12),
-        theirs=_theirs(7),
-        spec=_tiers,
-    ),
-    9: Study(
-        title="Table 9: routing over two H100 with Llama-3.1-8B, fcfs",
-        axis="JPS",
-        points=(0.04, 0.06, 0.08, 0.1),
-        theirs=_theirs(9),
-        spec=_routing,
-    ),
-    10: Study(
-        title="Table 10: share of turns that repeat the one before, one B200 with Llama-3.1-70B, 0.06 JPS",
-        axis="eta",
-        points=(0.1, 0.3, 0.5, 0.7, 0.9),
-        theirs=_theirs(10),
-        spec=_reuse,
-    ),
-    11: Study(
-        title="Table 11: tool times x k, one B200 with Llama-3.1-70B, 0.06 JPS",
-        axis="k",
-        points=(0.25, 0.5, 1, 2, 4),
-        theirs=_theirs(11),
-        spec=_latency,
-    ),
-}
+_SPECS = {6: _caching, 7: _tiers, 9: _routing, 10: _reuse, 11: _latency}
+STUDIES = {number: _study(number, spec) for number, spec in _SPECS.items()}
 
 
 def measure(number: int, seeds: Sequence[int], programs: int, workers: Executor) -> dict[str, tuple[Figures, ...]]:

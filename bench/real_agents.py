@@ -29,8 +29,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
 from ab import ROOT  # makes the tests' helpers importable
 from ab.results import append, lines_of
 from real import results

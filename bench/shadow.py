@@ -22,8 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whichever one is installed
-
 import ab  # noqa: F401  makes the tests' helpers importable
 from support.whole_loop import Loop
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from support.daemon_process import BusClient
 from support.nats import NatsServer
@@ -39,14 +38,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture
 def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     """A nats-server of this test's own, empty, gone afterwards."""
-    server = NatsServer(tmp_path / "nats")
-    try:
+    with NatsServer(tmp_path / "nats") as server:
         yield server
-    finally:
-        server.kill()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def _buses() -> AsyncIterator[None]:
     yield
     await BusClient.close_all()

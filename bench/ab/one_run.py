@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -18,7 +17,7 @@ from typing import Any
 
 from engine_server import EngineServer
 from support.daemon_process import DaemonProcess
-from support.ports import free_port
+from support.outside_gates import gate_outside
 
 from ab import ROOT, engine, results, systems
 from ab.kinds import GPU
@@ -166,26 +165,14 @@ def served(
             folder, environment, scenario.engine, plugins=plugins, variables=variables, flags=system.flags
         )
         stack.callback(server.kill)
-        url = stack.enter_context(gate_outside(server, folder, variables)) if system.outside else server.url
+        url = server.url
+        if system.outside:
+            more = ("--node", NODE, *getattr(server, "gate_options", ()))
+            gate = gate_outside(url, daemon.folder, folder / "gate.log", *more, variables=variables)
+            url, _ = stack.enter_context(gate)
         if system.has_daemon:
             _wait_until_governed(url)
         yield server, url
-
-
-@contextlib.contextmanager
-def gate_outside(server: EngineServer, folder: Path, variables: Mapping[str, str]) -> Iterator[str]:
-    """`penstock gate` before the engine, under the daemon that runs already; yields its URL."""
-    port = free_port()
-    command = [sys.executable, "-m", "controlplane", "gate", "--upstream", server.url, "--node", NODE]
-    command += ["--listen", f"127.0.0.1:{port}", "--state-dir", variables["PENSTOCK_STATE_DIR"]]
-    command += getattr(server, "gate_options", ())
-    with (folder / "gate.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **variables})
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(_READY_S)
 
 
 def _end(daemon: DaemonProcess) -> None:

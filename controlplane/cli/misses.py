@@ -28,5 +28,5 @@ def misses(
 
     if by not in BY:
         raise ConfigError(f"by: expected {_BY}, got {by!r}{near(by, BY)}", field="by")
-    found = read_misses(logs_of(node, state_dir, logs))
+    found = read_misses([*logs_of(node, state_dir, logs).values()])
     show_misses(found, rows(found, by), by, json=json)

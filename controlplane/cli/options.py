@@ -227,10 +227,11 @@ Nats = Annotated[
 Baseline = Annotated[str, typer.Option(help="The preset that others are compared with, seed by seed.")]
 
 
-def logs_of(nodes: list[str] | None, state_dir: Path | None, logs: list[Path] | None) -> list[Path]:
-    """The decision logs of those nodes, and the ``logs`` that are named."""
+def logs_of(nodes: list[str] | None, state_dir: Path | None, logs: list[Path] | None) -> dict[str, Path]:
+    """The decision logs of those nodes, and the ``logs`` that are named, by what they are called."""
     from controlplane.transport.endpoint import default_state_dir
     from controlplane.wire.decisions import log_path
 
     folder = state_dir or default_state_dir()
-    return [*(log_path(name, folder) for name in nodes or ([] if logs else ["local"])), *(logs or ())]
+    named = {name: log_path(name, folder) for name in nodes or ([] if logs else ["local"])}
+    return named | {str(path): path for path in logs or ()}

@@ -38,6 +38,6 @@ def regret(
 
     if by not in BY:
         raise ConfigError(f"by: expected {_BY}, got {by!r}{near(by, BY)}", field="by")
-    report = read_regret(logs_of(node, state_dir, logs), hindsight=hindsight)
+    report = read_regret([*logs_of(node, state_dir, logs).values()], hindsight=hindsight)
     found = rows(report.judged, by)
     show_regret(report, found, by, json=json)

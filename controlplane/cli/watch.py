@@ -8,7 +8,7 @@ import typer
 
 from controlplane.cli import completion
 from controlplane.cli.ask import daemon, until_interrupted, when_up
-from controlplane.cli.options import FLEET, Api, Fleet, Json, JsonLines, Node, Nodes, StateDir
+from controlplane.cli.options import FLEET, Api, Fleet, Json, JsonLines, Node, Nodes, StateDir, logs_of
 
 Contains = Annotated[
     str,
@@ -186,7 +186,7 @@ def explain(
     """
     from controlplane.operate.printing import echo
 
-    paths = _logs(node, log, state_dir)
+    paths = logs_of(node, state_dir, log)
     for line in _explained(paths, program, last, as_json=json) if program else _names(paths):
         echo(line)
 
@@ -231,13 +231,3 @@ def _unknown(program: str, paths: Mapping[str, Path]) -> Exception:
         f"nothing was decided about {program!r} in {where}; what holds it now, if it waits: `penstock queue`; "
         f"the latest programs: {latest}"
     )
-
-
-def _logs(nodes: list[str] | None, files: list[Path] | None, state_dir: Path | None) -> dict[str, Path]:
-    """The decision logs that were asked for, by what they are called."""
-    from controlplane.transport.endpoint import default_state_dir
-    from controlplane.wire.decisions import log_path
-
-    folder = state_dir or default_state_dir()
-    named = {name: log_path(name, folder) for name in nodes or ([] if files else ["local"])}
-    return named | {str(path): path for path in files or ()}

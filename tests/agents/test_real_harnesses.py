@@ -146,7 +146,6 @@ def test_the_real_harness(name: str, tmp_path: Path) -> None:
     assert model.rows() == row.programs
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ROWS)
 async def test_what_it_once_sent(name: str) -> None:
     model = await sent_again([json.loads(line) for line in (SENT / f"{name}.jsonl").read_text().splitlines()])

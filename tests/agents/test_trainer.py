@@ -28,7 +28,6 @@ ROLLOUTS = PROMPTS * SAMPLES
 
 
 @pytest.mark.slow
-@pytest.mark.asyncio
 async def test_skyrl_names_its_rollouts_their_groups_and_ends_and_tells_new_weights(tmp_path: Path) -> None:
     python = python_of("trainer")
     with running(tmp_path) as daemon:

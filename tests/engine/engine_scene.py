@@ -6,7 +6,7 @@ import json
 import time
 import tomllib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,16 +240,23 @@ def _session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
 
 
-def play(
-    story: Callable[[Scene], Coroutine[Any, Any, None]], engine: EngineServer, bus: Bus, config: str = ""
-) -> None:
-    """Tell the plugin of the bus and run ``story`` once each of its parts is on it.
+@contextlib.asynccontextmanager
+async def playing(engine: EngineServer, bus: Bus, config: str = "") -> AsyncIterator[Scene]:
+    """Tell the plugin of the bus; the scene, once each of its parts is on it.
 
     A daemon with ``config``, or one that was started before, governs the gate then.
     """
 
-    async def main() -> None:
-        async with scene_of(engine, bus) as scene:
+    async def quiet(error: Exception) -> None:
+        """Losing the server is what some tests are about."""
+
+    if config:
+        bus.daemon(config)
+    client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
+    try:
+        async with _session() as http:
+            scene = Scene(engine, http, client)
+            await scene.listen()
             before = await scene.boot_id() if engine.has_gate else ""
             bus.announce(engine)
             if engine.has_gate:
@@ -258,39 +265,17 @@ def play(
             own = (f"{NODE}/engine-{engine.port}/", f"{NODE}/engine-{engine.port}-")
             await scene.until(PoolSampled, where=lambda event: event.publisher.startswith(own))
             try:
-                await story(scene)
+                yield scene
             finally:
                 await scene.forget()
-        failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
-        assert failed == [], "an exception in a hook is caught, and is a fault all the same"
-
-    if config:
-        bus.daemon(config)
-    asyncio.run(main())
+    finally:
+        await client.close()
+    failed = [line for line in engine.log.splitlines() if "penstock: the hook" in line]
+    assert failed == [], "an exception in a hook is caught, and is a fault all the same"
 
 
 @contextlib.asynccontextmanager
-async def scene_of(engine: EngineServer, bus: Bus) -> AsyncIterator[Scene]:
-    """The scene, listening."""
-
-    async def quiet(error: Exception) -> None:
-        """Losing the server is what some tests are about."""
-
-    client = await nats.connect(bus.server.url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=quiet)
-    try:
-        async with _session() as http:
-            scene = Scene(engine, http, client)
-            await scene.listen()
-            yield scene
-    finally:
-        await client.close()
-
-
-def talk(story: Callable[[EngineClient], Awaitable[None]], engine: EngineServer) -> None:
-    """Run ``story`` with a client of an engine, and no bus."""
-
-    async def main() -> None:
-        async with _session() as http:
-            await story(EngineClient(engine, http))
-
-    asyncio.run(main())
+async def talking(engine: EngineServer) -> AsyncIterator[EngineClient]:
+    """A client of an engine, and no bus."""
+    async with _session() as http:
+        yield EngineClient(engine, http)

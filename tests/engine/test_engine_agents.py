@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, Scene, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.agent_runs import python_of, run_agent
@@ -58,13 +58,12 @@ def roomy_engine(launch: Launch) -> Iterator[EngineServer]:
     yield from launch("roomy", *("--page-size", str(PAGE_TOKENS)), pool_tokens=POOL_TOKENS)
 
 
-def test_turns_and_tools_of_an_agent_and_its_sub_agent(
+async def test_turns_and_tools_of_an_agent_and_its_sub_agent(
     roomy_engine: EngineServer, bus: Bus, tmp_path: Path
 ) -> None:
     (tmp_path / "workspace").mkdir()
     told = {"workspace": str(tmp_path / "workspace"), "message": "please begin"}
-
-    async def story(scene: Scene) -> None:
+    async with playing(roomy_engine, bus, MARS) as scene:
         await scene.until(HostSampled)
         with ScriptedModel(SCRIPTS, upstream=scene.url) as model:
             said = await asyncio.to_thread(
@@ -87,8 +86,6 @@ def test_turns_and_tools_of_an_agent_and_its_sub_agent(
         assert health["plugin"]["hook_failures"] == {}
         assert (health["held_turns"], health["running_turns"]) == (0, 0)
 
-    play(story, roomy_engine, bus, MARS)
-
 
 def goes_on(scene: Scene, program: str, turns: int) -> None:
     """Turn, tool, turn: one after the other, on one machine's clock; and later turns find their context."""
@@ -101,13 +98,13 @@ def goes_on(scene: Scene, program: str, turns: int) -> None:
         assert after.cached_tokens >= 0.9 * before.prompt_tokens > 100
 
 
-def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
+async def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
     roomy_engine: EngineServer, bus: Bus
 ) -> None:
     def said(role: str, seed: int, count: int = 300) -> dict[str, str]:
         return {"role": role, "content": words(seed, count)}
 
-    async def story(scene: Scene) -> None:
+    async with playing(roomy_engine, bus, MARS) as scene:
         first, other = [said("user", 1)], [said("user", 2)]
         for messages in (first, other, [*first, said("assistant", 3, 20), said("user", 4)], [said("user", 5)]):
             assert (await scene.chat("", messages)).status == 200
@@ -121,11 +118,9 @@ def test_a_client_that_names_nobody_is_known_by_how_its_prompt_goes_on(
         for program in (one, two, three):
             await scene.publish(ProgramEnded(program_id=program))
 
-    play(story, roomy_engine, bus, MARS)
 
-
-def test_blocks_are_pages_that_are_kept_and_freed_whole(roomy_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_blocks_are_pages_that_are_kept_and_freed_whole(roomy_engine: EngineServer, bus: Bus) -> None:
+    async with playing(roomy_engine, bus, FCFS) as scene:
         kept = await first_turn(scene, "kept", seed=910)
         submitted = await scene.until(TurnSubmitted, program_id="kept")
         assert (submitted.prompt_tokens, submitted.projected_blocks) == (PROMPT_TOKENS, TURN_PAGES)
@@ -147,5 +142,3 @@ def test_blocks_are_pages_that_are_kept_and_freed_whole(roomy_engine: EngineServ
         await fill(scene, seed=920, pool_tokens=POOL_TOKENS)
         assert (await next_turn(scene, "kept", kept)).cached_tokens >= KEPT_TOKENS
         assert (await next_turn(scene, "other", other)).cached_tokens == 0, "others filled the pool"
-
-    play(story, roomy_engine, bus, FCFS)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from engine_load import PROMPT_TOKENS
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually
@@ -51,7 +51,7 @@ def most_at_once(scene: Scene) -> int:
     return most
 
 
-def test_the_daemon_admits_programs_over_all_of_them(servers: EngineServer, bus: Bus) -> None:
+async def test_the_daemon_admits_programs_over_all_of_them(servers: EngineServer, bus: Bus) -> None:
     async def program(scene: Scene, name: str, seed: int) -> None:
         messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
         for turn in range(TURNS):
@@ -59,7 +59,9 @@ def test_the_daemon_admits_programs_over_all_of_them(servers: EngineServer, bus:
             assert reply.status == 200
             messages = [*messages, {"role": "assistant", "content": reply.text}, {"role": "user", "content": "w5"}]
 
-    async def story(scene: Scene) -> None:
+    async with playing(
+        servers, bus, f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n'
+    ) as scene:
         roles = await all_governed(scene)
         assert roles == [f"gate-{servers.port}-{number}" for number in range(SERVERS)]
         names = [f"over-all-{number}" for number in range(PROGRAMS)]
@@ -72,5 +74,3 @@ def test_the_daemon_admits_programs_over_all_of_them(servers: EngineServer, bus:
         # a busy machine's gate has not heard of the grant by then.
         again = len({event.turn_id for event in asked}) - PROGRAMS
         assert 0 <= again <= PROGRAMS * (TURNS - 1) // 4
-
-    play(story, servers, bus, f'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = {WINDOW}\n')

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from engine_client import EngineClient, Reply
 from engine_load import decoding, first_turn, obeys_and_ends_pins_at_once
-from engine_scene import FCFS, NODE, Bus, Scene, play, policies_told
+from engine_scene import FCFS, NODE, Bus, playing, policies_told
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually
@@ -36,15 +36,15 @@ def chunk_engine(launch: Launch) -> Iterator[EngineServer]:
     yield from launch("chunks", "--chunked-prefill-size", str(CHUNK_TOKENS), sleeps=False)
 
 
-def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, bus: Bus) -> None:
+async def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, bus: Bus) -> None:
     """Long outputs fill the pool, so that prefills begin in part, wait, and have others overtake them."""
     draw = random.Random(5)
     sizes = [
         (draw.randint(600, 2400), draw.randint(4, 40)) if draw.random() < 0.5 else (draw.randint(20, 300), 300)
         for _ in range(TURNS)
     ]
+    async with playing(chunk_engine, bus, MARS_ENGINE) as scene:
 
-    async def story(scene: Scene) -> None:
         async def turn(number: int, suffix: str, output_tokens: int) -> Reply:
             text = words(900 + number, sizes[number][0])
             return await scene.chat(f"turn-{number}-{suffix}", text, output_tokens=output_tokens)
@@ -69,15 +69,12 @@ def test_every_turn_answers_what_it_answers_alone(chunk_engine: EngineServer, bu
         ]
         assert not wrong
 
-    play(story, chunk_engine, bus, MARS_ENGINE)
 
-
-def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_parts(
+async def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_parts(
     chunk_engine: EngineServer, bus: Bus
 ) -> None:
     """The second is too large to fit beside it, and is first asked about when nothing decodes yet."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(chunk_engine, bus, MARS_ENGINE) as scene:
         await policies_told(chunk_engine, MARS_ENGINE)
         await scene.flush()
         first = asyncio.ensure_future(scene.chat("first", words(980, 3700), output_tokens=200))
@@ -88,13 +85,12 @@ def test_who_was_just_prefilled_can_reach_its_last_token_beside_a_prefill_in_par
         ended = await scene.until(TurnEnded, program_id="first")
         assert (ended.ok, ended.output_tokens) == (True, 200)
 
-    play(story, chunk_engine, bus, MARS_ENGINE)
 
-
-def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(chunk_engine: EngineServer, bus: Bus) -> None:
+async def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(
+    chunk_engine: EngineServer, bus: Bus
+) -> None:
     """It found no room to go on, and small turns are prefilled meanwhile."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(chunk_engine, bus, MARS_ENGINE) as scene:
         await policies_told(chunk_engine, MARS_ENGINE)
         await scene.flush()
         for number in range(3):
@@ -120,14 +116,13 @@ def test_a_prefill_that_waits_in_the_middle_keeps_its_first_token(chunk_engine: 
         alone = await scene.chat("alone", words(961, 2700))
         assert replies[1].text == alone.text
 
-    play(story, chunk_engine, bus, MARS_ENGINE)
+
+async def test_an_engine_that_never_sleeps_obeys_and_lets_go_at_once(chunk_engine: EngineServer, bus: Bus) -> None:
+    async with playing(chunk_engine, bus, FCFS) as scene:
+        await obeys_and_ends_pins_at_once(scene, seed=990)
 
 
-def test_an_engine_that_never_sleeps_obeys_and_lets_go_at_once(chunk_engine: EngineServer, bus: Bus) -> None:
-    play(lambda scene: obeys_and_ends_pins_at_once(scene, seed=990), chunk_engine, bus, FCFS)
-
-
-def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
+async def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
     plugin_engine: EngineServer, chunk_engine: EngineServer, bus: Bus
 ) -> None:
     """A rolling restart, or two engines on a host: the newcomer takes nothing from who is there."""
@@ -138,7 +133,8 @@ def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
             replies = await asyncio.gather(*(client.chat(name, f"{name} says it") for name in names))
             assert [reply.status for reply in replies] == [200] * 3
 
-    async def story(scene: Scene) -> None:
+    engines = {"at-first": plugin_engine, "at-second": chunk_engine}
+    async with playing(plugin_engine, bus, 'preset = "mars"\n') as scene:
         other = EngineClient(chunk_engine, scene._http)
         before = await other.boot_id()
         bus.announce(chunk_engine)
@@ -152,6 +148,3 @@ def test_both_are_served_and_the_first_goes_on_when_the_second_has_gone(
             assert {place_of(each.publisher) for each in ended} == {place}
         await asyncio.to_thread(chunk_engine.kill)
         await turns(scene, "after")
-
-    engines = {"at-first": plugin_engine, "at-second": chunk_engine}
-    play(story, plugin_engine, bus, 'preset = "mars"\n')

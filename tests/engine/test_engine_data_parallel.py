@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from engine_client import EngineClient, Messages
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, playing
 from engine_server import EngineServer, Launch
 from engine_versions import KIND
 from support.daemon_process import eventually
@@ -72,8 +72,8 @@ def moved(ran: dict[str, list[str]]) -> tuple[int, int]:
     return sum(one != other for one, other in pairs), len(pairs)
 
 
-def test_programs_stay_on_the_rank_that_has_their_context(ranks: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_programs_stay_on_the_rank_that_has_their_context(ranks: EngineServer, bus: Bus) -> None:
+    async with playing(ranks, bus, 'preset = "penstock"\n') as scene:
         await heard_both(scene, ranks)
 
         async def connected() -> bool:  # each tells of itself once a second
@@ -92,13 +92,10 @@ def test_programs_stay_on_the_rank_that_has_their_context(ranks: EngineServer, b
         least = ranks.whole_blocks(PROMPT_TOKENS // 2)
         assert all(cached >= least for each in found for cached in each[1:])
 
-    play(story, ranks, bus, 'preset = "penstock"\n')
 
-
-def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, bus: Bus) -> None:
+async def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, bus: Bus) -> None:
     """The baseline that sends each turn to the next rank: the gate obeys, and nothing is found again."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(ranks, bus, 'preset = "fcfs"\n[placement]\npolicy = "round_robin"\n') as scene:
         await heard_both(scene, ranks)
         name = "goes-round-0"
         found = []
@@ -114,8 +111,6 @@ def test_they_go_where_the_daemons_policy_says(ranks: EngineServer, bus: Bus) ->
         assert found[1] == 0
         assert found[2] >= ranks.whole_blocks(PROMPT_TOKENS), "what the first turn left is found again"
 
-    play(story, ranks, bus, 'preset = "fcfs"\n[placement]\npolicy = "round_robin"\n')
-
 
 async def until_told(scene: Scene, program_id: str, *, other_than: str) -> None:
     """The gate has obeyed the daemon's last word."""
@@ -127,12 +122,11 @@ async def until_told(scene: Scene, program_id: str, *, other_than: str) -> None:
     await scene.until(CommandApplied, program_id=program_id, where=obeyed)
 
 
-def test_a_rank_pins_its_own_programs_which_stay_there_while_the_daemon_is_lost(
+async def test_a_rank_pins_its_own_programs_which_stay_there_while_the_daemon_is_lost(
     ranks: EngineServer, bus: Bus
 ) -> None:
     daemon = bus.daemon()
-
-    async def story(scene: Scene) -> None:
+    async with playing(ranks, bus) as scene:
         await heard_both(scene, ranks)
         messages = await first_turn(scene, "pinned", seed=9001)
         ended = await scene.until(TurnEnded, program_id="pinned")
@@ -148,5 +142,3 @@ def test_a_rank_pins_its_own_programs_which_stay_there_while_the_daemon_is_lost(
         daemon.kill()
         kept = ranks.whole_blocks(PROMPT_TOKENS)
         assert (await next_turn(scene, "pinned", messages)).cached_tokens >= kept
-
-    play(story, ranks, bus)

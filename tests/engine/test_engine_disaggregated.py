@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from disaggregated import Apart, apart
-from engine_scene import NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, WINDOW_OF_ONE, Bus, Scene, playing
 from engine_server import Launch
 from engine_versions import KIND, on
 from scheduler_alone import knows_both
@@ -56,11 +56,10 @@ def rows(daemon: Any, what: str) -> dict[str, Any]:
     return {row.get("program_id") or row["place"]: row for row in (said if isinstance(said, list) else said[what])}
 
 
-def test_a_turn_of_two_requests_is_one_turn(engines: Apart, bus: Bus) -> None:
+async def test_a_turn_of_two_requests_is_one_turn(engines: Apart, bus: Bus) -> None:
     bus.announce(engines.decode)
     daemon = bus.daemon('preset = "penstock"\n')
-
-    async def story(scene: Scene) -> None:
+    async with playing(engines.prefill, bus) as scene:
         await heard_both(scene, engines)
         replies = await engines.turn(scene, "apart", words(9600, PROMPT_TOKENS))
         assert [reply.status for reply in replies] == [200, 200]
@@ -83,15 +82,12 @@ def test_a_turn_of_two_requests_is_one_turn(engines: Apart, bus: Bus) -> None:
         assert found[place(engines.prefill)]["passive"] == ""
         assert found[place(engines.decode)]["passive"] == DECODES
 
-    play(story, engines.prefill, bus)
 
-
-def test_the_prefill_engine_keeps_what_it_is_told_to_and_the_other_answers_nothing(
+async def test_the_prefill_engine_keeps_what_it_is_told_to_and_the_other_answers_nothing(
     engines: Apart, bus: Bus
 ) -> None:
     bus.announce(engines.decode)
-
-    async def story(scene: Scene) -> None:
+    async with playing(engines.prefill, bus, 'preset = "fcfs"\n') as scene:
         await heard_both(scene, engines)
         texts = {name: words(seed, PROMPT_TOKENS) for seed, name in enumerate(("kept", "left"), 9610)}
         for name, text in texts.items():
@@ -110,19 +106,16 @@ def test_the_prefill_engine_keeps_what_it_is_told_to_and_the_other_answers_nothi
             place(engines.prefill)
         }
 
-    play(story, engines.prefill, bus, 'preset = "fcfs"\n')
-
 
 @on("sglang")
-def test_a_gate_before_the_router_finds_the_prefill_engine_and_holds_turns_until_others_are_decoded(
+async def test_a_gate_before_the_router_finds_the_prefill_engine_and_holds_turns_until_others_are_decoded(
     engines: Apart, bus: Bus, tmp_path: Path
 ) -> None:
     """Before a daemon that gives out one slot."""
     bus.announce(engines.decode)
     daemon, log = bus.daemon(WINDOW_OF_ONE), tmp_path / "gate.log"
     write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
-
-    async def story(scene: Scene) -> None:
+    async with playing(engines.prefill, bus) as scene:
         await heard_both(scene, engines)
         async with engines.router(scene._http) as url:
             with gate_outside(url, daemon.folder, log, "--node", NODE) as (scene.url, _):
@@ -141,10 +134,8 @@ def test_a_gate_before_the_router_finds_the_prefill_engine_and_holds_turns_until
                 told = {place_of(event.publisher) for event in scene.heard(TurnSubmitted)}
                 assert told == {place(engines.prefill)}, "nobody else tells of turns"
 
-    play(story, engines.prefill, bus)
 
-
-def test_health_and_doctor_say_which_side_does_what(engines: Apart, bus: Bus) -> None:
+async def test_health_and_doctor_say_which_side_does_what(engines: Apart, bus: Bus) -> None:
     bus.announce(engines.decode)
     daemon = bus.daemon()
 
@@ -152,7 +143,7 @@ def test_health_and_doctor_say_which_side_does_what(engines: Apart, bus: Bus) ->
         said = daemon.penstock("doctor", "--nats", bus.server.url, "--engine", engine.url, "--json")
         return {finding["what"]: finding for finding in json.loads(said.stdout)}
 
-    async def story(scene: Scene) -> None:
+    async with playing(engines.prefill, bus) as scene:
         await heard_both(scene, engines)
         health = await scene.penstock()
         assert health["scheduler"]["passive_because"] == ""
@@ -162,5 +153,3 @@ def test_health_and_doctor_say_which_side_does_what(engines: Apart, bus: Bus) ->
             assert "before their router" in found["gate"]["found"]
         found = await asyncio.to_thread(doctor, engines.decode)
         assert (found["plugin"]["state"], found["plugin"]["found"]) == ("ok", DECODES)
-
-    play(story, engines.prefill, bus)

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine_client import EngineClient, Reply
 from engine_load import first_turn, next_turn
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, Scene, playing
 from engine_server import EngineServer
 from engine_versions import on
 from support.turn_contract import Answer, Messages, check_events, tell_story
@@ -36,7 +36,7 @@ async def account(scene: Scene, program_id: str, replies: list[Reply]) -> None:
     assert sorted(told) == sorted(used)
 
 
-def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
     """Six programs of three turns at once need more than the pool, so that some return to a cache that is gone."""
 
     async def program(scene: Scene, number: int) -> list[Reply]:
@@ -49,7 +49,7 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
             replies.append(reply)
         return replies
 
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         before = await scene.metrics()
         programs = await asyncio.gather(*(program(scene, number) for number in range(6)))
         for number, replies in enumerate(programs):
@@ -63,11 +63,10 @@ def test_turns_under_kv_pressure(plugin_engine: EngineServer, bus: Bus) -> None:
         grown = after["generation_tokens_total"] - before["generation_tokens_total"]
         assert grown == sum(e.output_tokens for e in ended)
 
-    play(story, plugin_engine, bus, FCFS)
 
+async def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: EngineServer, bus: Bus) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
 
-def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
         async def ask(name: str, messages: Messages) -> Answer:
             reply = await scene.chat(name, messages)
             assert reply.status == 200
@@ -85,13 +84,10 @@ def test_it_tells_and_caches_as_every_source_of_turns_does(plugin_engine: Engine
         heard = [*scene.heard(TurnSubmitted), *scene.heard(FirstToken), *scene.heard(TurnEnded)]
         check_events([event for event in heard if event.turn_id in new], answers)
 
-    play(story, plugin_engine, bus, FCFS)
 
-
-def test_turns_of_one_token_and_one_whose_client_leaves(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_turns_of_one_token_and_one_whose_client_leaves(plugin_engine: EngineServer, bus: Bus) -> None:
     """The former end in the step that gives the token."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         messages = [{"role": "user", "content": words(300, 400)}]
         replies = [await scene.chat("short", messages, output_tokens=1, stream=stream) for stream in (False, True)]
         assert [reply.output_tokens for reply in replies] == [1, 1]
@@ -103,12 +99,10 @@ def test_turns_of_one_token_and_one_whose_client_leaves(plugin_engine: EngineSer
         assert (ended.turn_id, ended.ok) == (first.turn_id, False)
         assert ended.output_tokens < 3000
 
-    play(story, plugin_engine, bus, FCFS)
-
 
 @on("sglang")
-def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, bus: Bus) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         running = asyncio.ensure_future(scene.chat("pool", words(310, 900), output_tokens=1500))
         await scene.until(FirstToken, program_id="pool")
         before = await _load(scene)
@@ -127,8 +121,6 @@ def test_pool_samples_and_the_engines_own_figures(plugin_engine: EngineServer, b
         assert sample.free_blocks + sample.evictable_blocks == sample.total_blocks
         assert sample.evictable_blocks > 900
         assert (await _load(scene))["num_used_tokens"] == 0
-
-    play(story, plugin_engine, bus, FCFS)
 
 
 async def _load(client: EngineClient) -> Any:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from engine_client import EngineClient
 from engine_load import PROMPT_TOKENS, decoding, first_turn, next_turn
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, Bus, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually
@@ -47,12 +47,13 @@ def places(server: EngineServer, *ranks: int) -> list[str]:
     return [f"{NODE}/engine-{server.port}-dp{rank}" for rank in ranks] or [f"{NODE}/engine-{server.port}"]
 
 
-def test_each_has_a_gate_and_its_ranks_obey_while_another_is_busy(servers: list[EngineServer], bus: Bus) -> None:
+async def test_each_has_a_gate_and_its_ranks_obey_while_another_is_busy(
+    servers: list[EngineServer], bus: Bus
+) -> None:
     two, one = servers
     bus.announce(one)
     homes = {"busy": places(two, 0, 1), "here": places(two, 0, 1), "there": places(one)}
-
-    async def story(scene: Scene) -> None:
+    async with playing(two, bus, 'preset = "penstock"\n') as scene:
         clients = {"here": scene, "there": EngineClient(one, scene._http)}
 
         async def governed() -> bool:
@@ -74,5 +75,3 @@ def test_each_has_a_gate_and_its_ranks_obey_while_another_is_busy(servers: list[
             assert place_of(ended.publisher) == place_of(applied.publisher) in homes[program_id]
         assert (await running).status == 200
         assert place_of((await scene.until(TurnEnded, program_id="busy")).publisher) in homes["busy"]
-
-    play(story, two, bus, 'preset = "penstock"\n')

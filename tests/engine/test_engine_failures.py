@@ -4,7 +4,7 @@ import asyncio
 
 from engine_client import Reply
 from engine_load import first_turn
-from engine_scene import TIMEOUT_S, Bus, Scene, play
+from engine_scene import TIMEOUT_S, Bus, Scene, playing
 from engine_server import EngineServer
 from support.daemon_process import eventually
 from tiny_model import words
@@ -44,10 +44,11 @@ async def more_turns(scene: Scene, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
+async def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
-    async def story(scene: Scene) -> None:
+    daemon = bus.daemon(QUICK)
+    async with playing(plugin_engine, bus) as scene:
         await first_turn(scene, "pinned", seed=690)
         (retain,) = await scene.say(Retain(program_id="pinned", ttl_ns=seconds(3)))
         await scene.until(CommandApplied, command_id=retain)
@@ -87,6 +88,3 @@ def test_no_request_fails_when_daemon_and_bus_are_killed_and_come_back(
         await scene.until(TurnEnded, program_id="f0", prompt_tokens=last.prompt_tokens)
         await scene.until(PoolSampled, where=lambda event: event.retained_blocks == 0 and event.turns_running == 0)
         assert plugin_engine.is_healthy()
-
-    daemon = bus.daemon(QUICK)
-    play(story, plugin_engine, bus)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from engine_scene import FCFS, WINDOW_OF_ONE, Bus, Scene, play
+from engine_scene import FCFS, WINDOW_OF_ONE, Bus, Scene, playing
 from engine_server import EngineServer
 from engine_versions import KIND, on_every_version
 from tiny_model import words
@@ -55,10 +55,9 @@ def output_tokens(body: Any) -> int | None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_way_in_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
+async def test_no_way_in_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, stream: bool) -> None:
     """Each names its program, and has one turn from the gate to its end."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS + "[admission]\nwindow = 64\n") as scene:
         (model,) = (await scene.json("/v1/models"))["data"]
         for path, asked in (ROUTES | MORE_ROUTES.get(KIND.name, {})).items():
             name = f"by{path.replace('/', '-')}-{stream}"
@@ -70,11 +69,9 @@ def test_no_way_in_goes_past_the_gate(plugin_engine: EngineServer, bus: Bus, str
             assert (ended.ok, ended.prompt_tokens >= 50) == (True, True), path
             assert output_tokens(reply.body) in (None, ended.output_tokens), path
 
-    play(story, plugin_engine, bus, FCFS + "[admission]\nwindow = 64\n")
-
 
 @on_every_version
-def test_a_program_waits_until_the_one_before_has_ended(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_a_program_waits_until_the_one_before_has_ended(plugin_engine: EngineServer, bus: Bus) -> None:
     """Held, then served: a whole reply, and a streamed one."""
 
     async def waits(scene: Scene, stream: bool) -> None:
@@ -101,15 +98,13 @@ def test_a_program_waits_until_the_one_before_has_ended(plugin_engine: EngineSer
         assert queued.turn_id == submitted.turn_id == reply.headers["x-penstock-turn-id"]
         await scene.publish(ProgramEnded(program_id=second))
 
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, WINDOW_OF_ONE) as scene:
         await waits(scene, stream=False)
         await waits(scene, stream=True)
 
-    play(story, plugin_engine, bus, WINDOW_OF_ONE)
 
-
-def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer, bus: Bus) -> None:
+    async with playing(plugin_engine, bus, WINDOW_OF_ONE) as scene:
         running = asyncio.ensure_future(scene.chat("stays", words(410, 60), output_tokens=800))
         await scene.until(FirstToken, program_id="stays")
         waiting = await held(scene, "goes", 411)
@@ -122,5 +117,3 @@ def test_a_client_that_leaves_while_held_never_runs(plugin_engine: EngineServer,
         assert (await scene.chat("comes", words(412, 60))).status == 200
         await scene.until(TurnEnded, program_id="comes")
         assert scene.heard(TurnSubmitted, program_id="goes") == []
-
-    play(story, plugin_engine, bus, WINDOW_OF_ONE)

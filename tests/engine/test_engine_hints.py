@@ -4,7 +4,7 @@ import json
 
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, Scene, playing
 from engine_server import EngineServer
 from engine_versions import on_every_version
 from support.daemon_process import eventually
@@ -39,14 +39,13 @@ async def is_granted(scene: Scene) -> bool:
     ],
     ids=["nothing", "retain", "ttl", "deref"],
 )
-def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
+async def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
     plugin_engine: EngineServer, bus: Bus, seed: int, asked: dict[str, object], outcome: str
 ) -> None:
     """Others need more than the pool in between."""
     keeps = bool(asked) and "deref" not in str(asked)
     name = f"hinted-{seed}"
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, HINTS) as scene:
         await eventually(lambda: is_granted(scene), what="a gate that knows what its engine does", timeout_s=60)
         messages = [{"role": "user", "content": words(seed, PROMPT_TOKENS)}]
         reply = await scene.chat(name, messages, **asked)
@@ -64,14 +63,11 @@ def test_a_context_that_its_client_asks_for_is_there_when_it_comes_back(
         again = PROMPT_TOKENS - min(PROMPT_TOKENS, back.cached_tokens)
         assert again == (PROMPT_TOKENS - plugin_engine.whole_blocks(PROMPT_TOKENS) if keeps else PROMPT_TOKENS)
 
-    play(story, plugin_engine, bus, HINTS)
-
 
 @on_every_version
-def test_the_blocks_of_what_has_ended_are_free_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_the_blocks_of_what_has_ended_are_free_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
     """By a request of its own, and with the last turn; an older context that goes on stays."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, HINTS) as scene:
         said = await first_turn(scene, "goes-on", seed=7200)
         await first_turn(scene, "ends", seed=7201)
         over = await scene.until(TurnEnded, program_id="ends")
@@ -91,5 +87,3 @@ def test_the_blocks_of_what_has_ended_are_free_at_once(plugin_engine: EngineServ
         discarded = [each.program_id for each in scene.commands if isinstance(each, cmd.Discard)]
         assert discarded == ["ends", "last"]
         assert (await next_turn(scene, "goes-on", said)).cached_tokens > 0
-
-    play(story, plugin_engine, bus, HINTS)

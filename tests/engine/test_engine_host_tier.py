@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from engine_client import Messages, Reply
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import FCFS, Bus, Scene, play, policies_told
+from engine_scene import FCFS, Bus, Scene, playing, policies_told
 from engine_server import POOL_TOKENS, EngineServer, Launch
 from engine_versions import on
 from tiny_model import words
@@ -73,12 +73,11 @@ async def sample_after(scene: Scene, event: Event) -> PoolSampled:
 
 
 @on_every_policy
-def test_a_context_is_moved_to_the_host_and_back_and_says_the_same_as_one_that_was_not(
+async def test_a_context_is_moved_to_the_host_and_back_and_says_the_same_as_one_that_was_not(
     host_engine: EngineServer, bus: Bus
 ) -> None:
     """The moved tokens come back where they were: the next turn's words do not change."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(host_engine, bus, FCFS) as scene:
         messages = await begun(scene, "moved", seed=700)
         unmoved, device, _ = await returns(scene, "moved", messages)
         assert device >= PROMPT_TOKENS
@@ -99,14 +98,11 @@ def test_a_context_is_moved_to_the_host_and_back_and_says_the_same_as_one_that_w
         _, device, _ = await returns(scene, "moved", messages)
         assert device == 0
 
-    play(story, host_engine, bus, FCFS)
-
 
 @on_every_policy
-def test_under_pressure_moves_and_turns_go_on_together(host_engine: EngineServer, bus: Bus) -> None:
+async def test_under_pressure_moves_and_turns_go_on_together(host_engine: EngineServer, bus: Bus) -> None:
     """Loads of ours and of the engine's own, evictions and moves at once: nothing fails and nothing is lost."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(host_engine, bus, FCFS) as scene:
         histories = {f"busy-{n}": await begun(scene, f"busy-{n}", seed=770 + n) for n in range(4)}
         for round_number in range(3):
             await scene.say(*(Demote(program_id=name) for name in histories))
@@ -119,13 +115,11 @@ def test_under_pressure_moves_and_turns_go_on_together(host_engine: EngineServer
                 await scene.answer(command_id)
         assert host_engine.is_healthy()
 
-    play(story, host_engine, bus, FCFS)
 
-
-def test_what_others_share_stays_on_the_device_and_a_pinned_context_can_be_demoted(
+async def test_what_others_share_stays_on_the_device_and_a_pinned_context_can_be_demoted(
     host_engine: EngineServer, bus: Bus
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with playing(host_engine, bus, FCFS) as scene:
         shared = words(730, 300)
         for name, seed in (("one", 731), ("two", 732)):
             assert (await scene.chat(name, f"{shared} {words(seed, 300)}")).status == 200
@@ -137,15 +131,12 @@ def test_what_others_share_stays_on_the_device_and_a_pinned_context_can_be_demot
         third = await scene.chat("three", f"{shared} {words(733, 20)}", return_cached_tokens_details=True)
         assert cached(third) == (300, 0)
 
-    play(story, host_engine, bus, FCFS)
 
-
-def test_idle_contexts_go_to_the_host_before_busy_ones_and_stay_there_longest(
+async def test_idle_contexts_go_to_the_host_before_busy_ones_and_stay_there_longest(
     host_engine: EngineServer, bus: Bus
 ) -> None:
     """MORI §4.3.2. By last use, the engine's own order, the oldest would go and none would stay."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(host_engine, bus, TYPED) as scene:
         await policies_told(host_engine, TYPED)
         await scene.flush()
         said = {name: await begun(scene, name, seed=900 + n) for n, name in enumerate(("oldest", "middle", "idle"))}
@@ -161,10 +152,8 @@ def test_idle_contexts_go_to_the_host_before_busy_ones_and_stay_there_longest(
         _, device, host = await returns(scene, "middle", said["middle"])
         assert device + host < PROMPT_TOKENS
 
-    play(story, host_engine, bus, TYPED)
 
-
-def test_a_context_is_demoted_in_a_long_tool_and_is_back_before_its_program(
+async def test_a_context_is_demoted_in_a_long_tool_and_is_back_before_its_program(
     host_engine: EngineServer, bus: Bus
 ) -> None:
     """Programs whose tools take as long as ever, as the daemon has seen so often of each."""
@@ -177,7 +166,8 @@ def test_a_context_is_demoted_in_a_long_tool_and_is_back_before_its_program(
         messages += [{"role": "user", "content": "w3 w4 w5"}, {"role": "assistant", "content": reply.text}]
         return device, host
 
-    async def story(scene: Scene) -> None:
+    found: dict[str, Messages] = {}
+    async with playing(host_engine, bus, PREFETCHING.format(prefetch_s=3.0)) as scene:
         for number, program_id in enumerate(PROGRAMS):
             found[program_id] = await first_turn(scene, program_id, seed=1500 + number)
         for _ in range(LEARNED):
@@ -194,14 +184,10 @@ def test_a_context_is_demoted_in_a_long_tool_and_is_back_before_its_program(
         device, host = await goes_on(scene, name)
         assert (device >= PROMPT_TOKENS, host) == (True, 0)
 
-    found: dict[str, Messages] = {}
-    play(story, host_engine, bus, PREFETCHING.format(prefetch_s=3.0))
 
-
-def test_a_copy_that_the_engine_gives_up_is_known_to_be_gone(host_engine: EngineServer, bus: Bus) -> None:
+async def test_a_copy_that_the_engine_gives_up_is_known_to_be_gone(host_engine: EngineServer, bus: Bus) -> None:
     name = "given-up"
-
-    async def story(scene: Scene) -> None:
+    async with playing(host_engine, bus, PREFETCHING.format(prefetch_s=0.0)) as scene:
         messages = await first_turn(scene, name, seed=1800)
         await scene.until_said(Demote, name)
         await scene.tier(name, "host")
@@ -211,5 +197,3 @@ def test_a_copy_that_the_engine_gives_up_is_known_to_be_gone(host_engine: Engine
         await scene.tier(name, "none")
         _, device, host = await returns(scene, name, messages)
         assert (device, host) == (0, 0)
-
-    play(story, host_engine, bus, PREFETCHING.format(prefetch_s=0.0))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn
-from engine_scene import FCFS, TIMEOUT_S, Bus, Scene, play, policies_told
+from engine_scene import FCFS, TIMEOUT_S, Bus, Scene, playing, policies_told
 from engine_server import POOL_TOKENS, ROOT, STARTUP, EngineServer, Launch
 from engine_versions import on
 from support.daemon_process import eventually
@@ -69,10 +69,10 @@ async def together(scene: Scene) -> None:
     await eventually(look, what="ranks that decide alike", timeout_s=TIMEOUT_S)
 
 
-def test_a_retained_context_is_kept_on_every_rank_and_a_discarded_one_freed(
+async def test_a_retained_context_is_kept_on_every_rank_and_a_discarded_one_freed(
     ranked_engine: EngineServer, bus: Bus
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with playing(ranked_engine, bus, FCFS) as scene:
         await together(scene)
         messages = await first_turn(scene, "kept", seed=900)
         other = await first_turn(scene, "freed", seed=901)
@@ -87,8 +87,6 @@ def test_a_retained_context_is_kept_on_every_rank_and_a_discarded_one_freed(
         )
         assert ended.free_blocks + ended.evictable_blocks == ended.total_blocks, "it ended at its deadline"
         assert (await ranks(scene))["passive_because"] == ""
-
-    play(story, ranked_engine, bus, FCFS)
 
 
 class Load:
@@ -135,10 +133,9 @@ class Load:
 
 
 @pytest.mark.timeout(1200 + STEPS)
-def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, bus: Bus) -> None:
+async def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, bus: Bus) -> None:
     """The engine's own order and eviction are the daemon's to say here, and pins come, yield, expire and go."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(ranked_engine, bus, STEERING) as scene:
         await together(scene)
         await policies_told(ranked_engine, STEERING)
         before = (await ranks(scene))["compared"]
@@ -165,13 +162,11 @@ def test_ranks_decide_alike_under_load(ranked_engine: EngineServer, bus: Bus) ->
         assert applied > STEPS // 100
         assert metrics["evicted_tokens_total"] > POOL_TOKENS
 
-    play(story, ranked_engine, bus, STEERING)
 
-
-def test_where_one_rank_differs_all_give_up_in_the_same_step_and_the_engine_serves_on(
+async def test_where_one_rank_differs_all_give_up_in_the_same_step_and_the_engine_serves_on(
     ranked_engine: EngineServer, bus: Bus, disturb_file: Path
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with playing(ranked_engine, bus, STEERING) as scene:
         await together(scene)
         await first_turn(scene, "pinned", seed=950)
         await first_turn(scene, "also-pinned", seed=951)
@@ -195,8 +190,6 @@ def test_where_one_rank_differs_all_give_up_in_the_same_step_and_the_engine_serv
             *(scene.chat(f"after-{number}", words(960 + number, 800), output_tokens=30) for number in range(8))
         )
         assert [(reply.status, reply.output_tokens) for reply in replies] == [(200, 30)] * 8
-
-    play(story, ranked_engine, bus, STEERING)
     log = ranked_engine.log
     (disturbed,) = re.findall(r"disturbed after word (\d+)", log)
     passive = re.findall(r"TP(\d)\].*nothing is steered from word (\d+) on", log)

@@ -3,7 +3,7 @@
 import asyncio
 
 from engine_client import Reply
-from engine_scene import Bus, Scene, play
+from engine_scene import Bus, Scene, playing
 from engine_server import EngineServer
 from engine_versions import on_every_version
 from tiny_model import words
@@ -35,8 +35,8 @@ async def agent(scene: Scene, number: int) -> list[Reply]:
 
 
 @on_every_version
-def test_agents_under_mars_all_end_and_no_hook_fails(plugin_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_agents_under_mars_all_end_and_no_hook_fails(plugin_engine: EngineServer, bus: Bus) -> None:
+    async with playing(plugin_engine, bus, MARS) as scene:
         await scene.until(HostSampled)
         outcomes = await asyncio.gather(*(agent(scene, number) for number in range(PROGRAMS)))
         assert [reply.status for replies in outcomes for reply in replies] == [200] * (PROGRAMS * TURNS)
@@ -47,5 +47,3 @@ def test_agents_under_mars_all_end_and_no_hook_fails(plugin_engine: EngineServer
         assert health["limit"] > 0, "a window is in force"
         assert (health["held_turns"], health["running_turns"]) == (0, 0)
         assert health["plugin"]["hook_failures"] == {}
-
-    play(story, plugin_engine, bus, MARS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_client import Messages
-from engine_scene import FCFS, NODE, Bus, Scene, play
+from engine_scene import FCFS, NODE, Bus, Scene, playing
 from engine_server import EngineServer, serving
 from engine_versions import KIND
 from tiny_model import VOCABULARY, words, write_tiny_model
@@ -106,11 +106,10 @@ async def again_tokens(scene: Scene, name: str, *, timed: bool, turned: bool) ->
     return again
 
 
-def test_a_clients_misses_are_named_or_spared(engine: tuple[EngineServer, bool], bus: Bus) -> None:
+async def test_a_clients_misses_are_named_or_spared(engine: tuple[EngineServer, bool], bus: Bus) -> None:
     """A time in the system prompt, and tools in another order each turn, each by itself."""
     server, repairs = engine
-
-    async def story(scene: Scene) -> None:
+    async with playing(server, bus, FCFS) as scene:
         found = {}
         for name, cause in (("timed", Cause.VOLATILE), ("turned", Cause.TOOLS_REORDERED), ("still", Cause.NONE)):
             await scene.flush()
@@ -129,5 +128,3 @@ def test_a_clients_misses_are_named_or_spared(engine: tuple[EngineServer, bool],
             assert found["turned"] == found["still"], "as if the client had kept their order"
             # The second turn shows that the line changes, and the third is the first without it.
             assert found["timed"] < 2 * (head + 3 * STEP_TOKENS) + (TURNS - 3) * 2 * STEP_TOKENS
-
-    play(story, server, bus, FCFS)

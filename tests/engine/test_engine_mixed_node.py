@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from engine_client import EngineClient, Messages
 from engine_kinds import KINDS, SGLANG
-from engine_scene import NODE, TIMEOUT_S, Bus, Scene, play
+from engine_scene import NODE, TIMEOUT_S, Bus, Scene, playing
 from engine_server import EngineServer, Launch, environment_of
 from engine_versions import on
 from support.daemon_process import eventually
@@ -83,12 +83,15 @@ class Agents:
         await eventually(ended, what=what, timeout_s=TIMEOUT_S)
 
 
-def test_either_goes_on_while_the_other_is_started_again(
+async def test_either_goes_on_while_the_other_is_started_again(
     plugin_engine: EngineServer, sglang: EngineServer, bus: Bus
 ) -> None:
     servers = (plugin_engine, sglang)
 
-    async def story(scene: Scene) -> None:
+    def boots_at(scene: Scene, place: str) -> int:
+        return len({each.publisher for each in scene.heard(PoolSampled) if place_of(each.publisher) == place})
+
+    async with playing(plugin_engine, bus, 'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = 5\n') as scene:
         bus.announce(sglang)
         clients = [scene, EngineClient(sglang, scene._http)]
         await clients[1].mode("governed")
@@ -115,8 +118,3 @@ def test_either_goes_on_while_the_other_is_started_again(
             assert (health["mode"], health["held_turns"], health["running_turns"]) == ("governed", 0, 0)
             assert each.refused == []
             assert each.cut_off > 0, "each was away once"
-
-    def boots_at(scene: Scene, place: str) -> int:
-        return len({each.publisher for each in scene.heard(PoolSampled) if place_of(each.publisher) == place})
-
-    play(story, plugin_engine, bus, 'preset = "fcfs"\n[admission]\npolicy = "fixed"\nwindow = 5\n')

@@ -7,7 +7,7 @@ import asyncio
 
 from engine_client import Messages
 from engine_load import PROMPT_TOKENS, decoding, first_turn, next_turn
-from engine_scene import FCFS, Bus, Scene, play, policies_told
+from engine_scene import FCFS, Bus, Scene, playing, policies_told
 from engine_server import POOL_TOKENS, EngineServer
 from engine_versions import on
 from tiny_model import words
@@ -22,7 +22,7 @@ CO_SCHEDULER = FCFS + '[memory]\npolicy = "opportunistic"\n'
 CONTINUUM = FCFS + '[priority]\npolicy = "ttl_first"\n[memory]\npolicy = "lru"\nkeep_pins = true\n'
 
 
-def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: no head-of-line blocking by long prefills."""
 
     async def overtook(scene: Scene, number: int) -> bool | None:
@@ -42,7 +42,7 @@ def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(plugin_engine: En
             return None
         return first[2].at_ns < ended.at_ns
 
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, COORDINATOR) as scene:
         await policies_told(plugin_engine, COORDINATOR)
         number, found = 0, None
         while found is None and number < 20:
@@ -50,15 +50,12 @@ def test_a_small_turn_overtakes_a_large_one_that_finds_no_room(plugin_engine: En
             number += 1
         assert found
 
-    play(story, plugin_engine, bus, COORDINATOR)
 
-
-def test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for(
+async def test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
     """The engine's own order is by last use alone: there the older context goes, whoever may come back."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, ALIGNED) as scene:
         await policies_told(plugin_engine, ALIGNED)
         await scene.flush()
         messages = await first_turn(scene, "live", seed=720)
@@ -73,14 +70,11 @@ def test_the_context_of_an_ended_program_goes_before_one_that_is_waited_for(
         assert (await next_turn(scene, "live", messages)).cached_tokens >= kept
         assert (await next_turn(scene, "", ended)).cached_tokens < kept
 
-    play(story, plugin_engine, bus, ALIGNED)
-
 
 @on("sglang")
-def test_a_turn_that_does_not_fit_begins_with_what_fits(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_a_turn_that_does_not_fit_begins_with_what_fits(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: the chunk shrinks before anybody is evicted or made to wait."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, CO_SCHEDULER) as scene:
         await policies_told(plugin_engine, CO_SCHEDULER)
         await scene.flush()
         holding = await decoding(scene, "decodes", 730, 900, 1200)
@@ -99,8 +93,6 @@ def test_a_turn_that_does_not_fit_begins_with_what_fits(plugin_engine: EngineSer
         assert min(sample.free_blocks + sample.evictable_blocks for sample in samples) <= most_free
         assert scene.heard(PoolSampled)[-1].retractions == scene.heard(PoolSampled)[0].retractions
 
-    play(story, plugin_engine, bus, CO_SCHEDULER)
-
 
 async def pinned(scene: Scene, program_id: str, seed: int, tokens: int = PROMPT_TOKENS) -> Messages:
     """A program whose first turn ended, and whose context is pinned for a minute; its messages."""
@@ -110,12 +102,11 @@ async def pinned(scene: Scene, program_id: str, seed: int, tokens: int = PROMPT_
 
 
 @on("sglang")
-def test_a_turn_waits_for_kept_pins_and_a_deadlock_of_them_is_broken_from_the_latest_program_on(
+async def test_a_turn_waits_for_kept_pins_and_a_deadlock_of_them_is_broken_from_the_latest_program_on(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
     """Continuum §5.2. Elsewhere a pin goes as soon as a turn needs its room; here once nothing else can begin."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, CONTINUUM) as scene:
         await policies_told(plugin_engine, CONTINUUM)
         await scene.flush()
         messages = await pinned(scene, "pinned", seed=800)
@@ -132,5 +123,3 @@ def test_a_turn_waits_for_kept_pins_and_a_deadlock_of_them_is_broken_from_the_la
         assert (await scene.chat("larger", words(822, 2800))).status == 200
         assert (await next_turn(scene, "first-of-two", first)).cached_tokens >= 900
         assert (await next_turn(scene, "second-of-two", second)).cached_tokens < 900
-
-    play(story, plugin_engine, bus, CONTINUUM)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from engine_client import Messages, Reply
-from engine_scene import Bus, Scene, play
+from engine_scene import Bus, Scene, playing
 from engine_server import EngineServer
 from engine_versions import KIND, on
 from support.daemon_process import eventually
@@ -108,20 +108,17 @@ def regret(record: Path) -> Any:
 
 
 @pytest.mark.parametrize("preset", ["penstock", "continuum"])
-def test_its_sums_are_the_engines_counters(
+async def test_its_sums_are_the_engines_counters(
     plugin_engine: EngineServer, bus: Bus, preset: str, tmp_path: Path
 ) -> None:
     """Eight programs, whose contexts grow to two and a half times the pool."""
     record = tmp_path / "run.jsonl"
     seen: dict[str, Any] = {}
-
-    async def story(scene: Scene) -> None:
+    daemon = bus.daemon(f'preset = "{preset}"\n', "--record", str(record))
+    async with playing(plugin_engine, bus) as scene:
         told, seen["again"] = await all_of(scene, preset, seed=1000)
         seen["misses"] = sum(each.misses for each in told)
         seen["reclaimed"] = len(scene.heard(PinReclaimed))
-
-    daemon = bus.daemon(f'preset = "{preset}"\n', "--record", str(record))
-    play(story, plugin_engine, bus)
     daemon.stop()
     said = regret(record)
     again_tokens = said["total"]["again_tokens"]
@@ -135,21 +132,18 @@ def test_its_sums_are_the_engines_counters(
 
 
 @on("sglang")
-def test_what_a_retraction_cost_is_in_them(plugin_engine: EngineServer, bus: Bus, tmp_path: Path) -> None:
+async def test_what_a_retraction_cost_is_in_them(plugin_engine: EngineServer, bus: Bus, tmp_path: Path) -> None:
     """SGLang lets in who will write more than there is room for, and has to throw some of them out."""
     record = tmp_path / "run.jsonl"
     seen: dict[str, Any] = {}
-
-    async def story(scene: Scene) -> None:
+    daemon = bus.daemon('preset = "fcfs"\n', "--record", str(record))
+    async with playing(plugin_engine, bus) as scene:
         # Of one that ignores its end SGLang 0.5.23 knows how much it will write, and keeps room for it.
         sizes = {"turns": 1, "first_tokens": 200, "output_tokens": 400, "ignore_eos": False, "min_tokens": 400}
         before = (await scene.metrics())["num_retracted_requests_total"]
         _, seen["again"] = await at_one_moment(scene, all_of(scene, "long", seed=1400, **sizes))
         seen["retractions"] = (await scene.metrics())["num_retracted_requests_total"] - before
         seen["told"] = sum(event.recomputed_tokens for event in scene.heard(TurnEnded))
-
-    daemon = bus.daemon('preset = "fcfs"\n', "--record", str(record))
-    play(story, plugin_engine, bus)
     daemon.stop()
     said = regret(record)
     assert seen["retractions"] >= 1

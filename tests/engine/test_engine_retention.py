@@ -3,7 +3,7 @@
 import asyncio
 
 from engine_load import PROMPT_TOKENS, fill, first_turn, next_turn, obeys_and_ends_pins_at_once
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, Scene, playing
 from engine_server import POOL_TOKENS, EngineServer
 from engine_versions import on_every_version
 from tiny_model import words
@@ -16,10 +16,9 @@ LONG_NS = seconds(600)
 
 
 @on_every_version
-def test_who_is_retained_hits_where_others_miss(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_who_is_retained_hits_where_others_miss(plugin_engine: EngineServer, bus: Bus) -> None:
     """Freed at once, unpinned, or left to the engine's own order; and a flush ends a pin without harm."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         names = ("other", "freed", "pinned-and-freed", "let-go", "kept")
         said = {name: await first_turn(scene, name, seed=500 + seed) for seed, name in enumerate(names)}
         retained = await scene.obeyed(
@@ -43,18 +42,16 @@ def test_who_is_retained_hits_where_others_miss(plugin_engine: EngineServer, bus
         assert (await next_turn(scene, "kept", said["kept"])).cached_tokens == 0
         assert plugin_engine.is_healthy()
 
-    play(story, plugin_engine, bus, FCFS)
 
-
-def test_an_idle_engine_obeys_and_ends_pins_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
-    play(lambda scene: obeys_and_ends_pins_at_once(scene, seed=550), plugin_engine, bus, FCFS)
+async def test_an_idle_engine_obeys_and_ends_pins_at_once(plugin_engine: EngineServer, bus: Bus) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
+        await obeys_and_ends_pins_at_once(scene, seed=550)
 
 
 @on_every_version
-def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, bus: Bus) -> None:
+async def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, bus: Bus) -> None:
     """MARS §4.3: pinned contexts are reclaimed before any running turn is retracted."""
-
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         for number in range(3):
             await first_turn(scene, f"pinned-{number}", seed=580 + number)
             await scene.obeyed(Retain(program_id=f"pinned-{number}", ttl_ns=seconds(60)))
@@ -65,10 +62,8 @@ def test_pins_yield_to_a_turn_that_needs_the_room(plugin_engine: EngineServer, b
         )
         assert sample.retractions == scene.heard(PoolSampled)[0].retractions
 
-    play(story, plugin_engine, bus, FCFS)
 
-
-def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
+async def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
     plugin_engine: EngineServer, bus: Bus
 ) -> None:
     """SGLang judges a long prompt's need once, before its first chunk; pins come at any time."""
@@ -90,12 +85,10 @@ def test_pins_yield_to_the_chunks_of_a_prefill_that_began_before_them(
         await scene.say(*(Release(program_id=name) for name in names))
         return placed
 
-    async def story(scene: Scene) -> None:
+    async with playing(plugin_engine, bus, FCFS) as scene:
         placed, prefills = 0, 0
         while placed <= 3 and prefills < 20:
             placed = await during_a_prefill(scene, prefills)
             prefills += 1
         assert placed > 3
         assert plugin_engine.is_healthy()
-
-    play(story, plugin_engine, bus, FCFS)

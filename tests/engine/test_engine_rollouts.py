@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from support.agent_runs import python_of, run_agent
@@ -21,8 +21,8 @@ def engine_for_tokens(launch: Launch) -> Iterator[EngineServer]:
     yield from launch("tokens", "--enable-scale-out")
 
 
-def test_rollouts_their_groups_and_weight_syncs(engine_for_tokens: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_rollouts_their_groups_and_weight_syncs(engine_for_tokens: EngineServer, bus: Bus) -> None:
+    async with playing(engine_for_tokens, bus, FCFS) as scene:
         told = {"prompts": PROMPTS, "samples": SAMPLES, "turns": TURNS, "tool_s": 0.2, "until": 0}
         told |= {"url": scene.url, "servers": [scene.url], "model": "tiny"}
         run = (run_agent, python_of("trainer"), "skyrl_run.py", told, bus.server.url)
@@ -39,5 +39,3 @@ def test_rollouts_their_groups_and_weight_syncs(engine_for_tokens: EngineServer,
         }
         groups = {event.program_id: (event.group_id, event.group_size) for event in scene.heard(TurnQueued)}
         assert Counter(groups.values()) == {(name, SAMPLES): SAMPLES for name, _ in groups.values()}
-
-    play(story, engine_for_tokens, bus, FCFS)

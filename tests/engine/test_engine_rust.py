@@ -4,11 +4,11 @@ What a gate would hold passes at once; a gate outside names turns in their reque
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_scene import FCFS, NODE, WINDOW_OF_ONE, Bus, Scene, play
+from engine_scene import FCFS, NODE, WINDOW_OF_ONE, Bus, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from scheduler_alone import AS_WITH_A_GATE, doctor_of, knows_both
@@ -45,16 +45,15 @@ def rust_ranks(launch: Launch, has_front_end: None) -> Iterator[EngineServer]:
 
 
 @AS_WITH_A_GATE
-def test_what_the_scheduler_alone_can_do_it_does(
-    as_with_a_gate: Callable[[EngineServer, Bus], None], rust_engine: EngineServer, bus: Bus
+async def test_what_the_scheduler_alone_can_do_it_does(
+    as_with_a_gate: Callable[[EngineServer, Bus], Awaitable[None]], rust_engine: EngineServer, bus: Bus
 ) -> None:
-    as_with_a_gate(rust_engine, bus)
+    await as_with_a_gate(rust_engine, bus)
 
 
-def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:
+async def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: Bus) -> None:
     daemon = bus.daemon()
-
-    async def story(scene: Scene) -> None:
+    async with playing(rust_engine, bus) as scene:
         await scene.chat("unasked", "w1")
         found = await doctor_of(daemon, bus, rust_engine)
         place = f"{NODE}/engine-{rust_engine.port}"
@@ -62,13 +61,11 @@ def test_doctor_and_daemon_say_which_half_works(rust_engine: EngineServer, bus: 
         assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")
         assert "vLLM's Rust front end has no place for one" in found["gate"]["found"]
         assert found["scheduler"]["found"].startswith(f"at work (events, pins, order): {place}, heard ")
-
-    play(story, rust_engine, bus)
     assert "penstock: no gate in this server: vLLM's Rust front end has no place" in rust_engine.log
 
 
-def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: EngineServer, bus: Bus) -> None:
+    async with playing(rust_engine, bus, FCFS) as scene:
         for path, asks in (
             ("chat/completions", {"messages": [{"role": "user", "content": "w1"}]}),
             ("completions", {"prompt": "w1"}),
@@ -86,17 +83,14 @@ def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(rust_engine: En
         await scene.until(TurnEnded, program_id="named")
         assert not [event for event in scene.heard(TurnSubmitted) if event.program_id in ("other", "x")]
 
-    play(story, rust_engine, bus, FCFS)
 
-
-def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
+async def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
     rust_engine: EngineServer, bus: Bus, tmp_path: Path
 ) -> None:
     """Before a daemon that gives out one slot."""
     daemon, log = bus.daemon(WINDOW_OF_ONE), tmp_path / "gate.log"
     write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
-
-    async def story(scene: Scene) -> None:
+    async with playing(rust_engine, bus) as scene:
         with gate_outside(rust_engine.url, daemon.folder, log, "--node", NODE) as (scene.url, _):
             await knows_both(scene, log)
             claims = {"session_id": "other", "is_last_step": True}
@@ -111,17 +105,14 @@ def test_the_gate_outside_holds_turns_and_the_scheduler_tells_of_the_same(
             assert place_of(begun.publisher) == f"{NODE}/engine-{rust_engine.port}", "nobody else tells of it"
             assert begun.at_ns > (await scene.until(TurnEnded, program_id="first")).at_ns, "it was held"
 
-    play(story, rust_engine, bus)
 
-
-def test_the_gate_outside_sends_programs_to_the_rank_that_has_their_context(
+async def test_the_gate_outside_sends_programs_to_the_rank_that_has_their_context(
     rust_ranks: EngineServer, bus: Bus, tmp_path: Path
 ) -> None:
     """By the header that the front end takes: it would send each turn where least is to do."""
     daemon, log = bus.daemon(), tmp_path / "gate.log"
     write_endpoint(NODE, Endpoint(url=bus.server.url, pid=bus.server.pid), daemon.folder)
-
-    async def story(scene: Scene) -> None:
+    async with playing(rust_ranks, bus) as scene:
         await heard_both(scene, rust_ranks)
         with gate_outside(rust_ranks.url, daemon.folder, log, "--node", NODE) as (scene.url, _):
             await knows_both(scene, log)
@@ -131,5 +122,3 @@ def test_the_gate_outside_sends_programs_to_the_rank_that_has_their_context(
         assert moved(ran) == (0, PROGRAMS * (TURNS - 1))
         assert {place for turns in ran.values() for place in turns} == set(places(rust_ranks)), "both have work"
         assert all(cached > 0 for each in found for cached in each[1:])
-
-    play(story, rust_ranks, bus)

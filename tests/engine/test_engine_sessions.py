@@ -4,7 +4,7 @@ sessions, and closes them."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,42 +69,36 @@ async def obeying(engine: EngineServer) -> AsyncIterator[tuple[Client, SglangSes
             await asyncio.gather(runs, return_exceptions=True)
 
 
-def test_what_a_session_holds_stays_until_the_daemons_word_or_its_time(engine: EngineServer) -> None:
-    async def story() -> None:
-        async with obeying(engine) as (client, api, told):
-            names = ("kept", "retained", "discarded", "timed-out", "parked")
-            said = {name: await first_turn(client, name, seed=40 + n) for n, name in enumerate(names)}
-            for number, command in enumerate(
-                (
-                    cmd.Retain(program_id="retained", ttl_ns=seconds(600)),
-                    cmd.Retain(program_id="discarded", ttl_ns=seconds(600)),
-                    cmd.Discard(program_id="discarded"),
-                    cmd.Retain(program_id="timed-out", ttl_ns=1),
-                    cmd.Pause(program_id="parked"),
-                )
-            ):
-                api.on_command(command)
-                applied = [event for event in told if isinstance(event, CommandApplied)]
-                assert len(applied) == min(number, 3) + 1
-            await eventually(lambda: len(api._sessions.by_program) == 2, what="three are closed")
-            await eventually(lambda: not api._sessions.closing, what="by the engine, too")
-            await fill(client, seed=60, program="")
-            for name in names:
-                cached = (await next_turn(client, name, said[name])).cached_tokens
-                assert (name, cached >= PROMPT_TOKENS) == (name, name in ("kept", "retained"))
-
-    asyncio.run(story())
+async def test_what_a_session_holds_stays_until_the_daemons_word_or_its_time(engine: EngineServer) -> None:
+    async with obeying(engine) as (client, api, told):
+        names = ("kept", "retained", "discarded", "timed-out", "parked")
+        said = {name: await first_turn(client, name, seed=40 + n) for n, name in enumerate(names)}
+        for number, command in enumerate(
+            (
+                cmd.Retain(program_id="retained", ttl_ns=seconds(600)),
+                cmd.Retain(program_id="discarded", ttl_ns=seconds(600)),
+                cmd.Discard(program_id="discarded"),
+                cmd.Retain(program_id="timed-out", ttl_ns=1),
+                cmd.Pause(program_id="parked"),
+            )
+        ):
+            api.on_command(command)
+            applied = [event for event in told if isinstance(event, CommandApplied)]
+            assert len(applied) == min(number, 3) + 1
+        await eventually(lambda: len(api._sessions.by_program) == 2, what="three are closed")
+        await eventually(lambda: not api._sessions.closing, what="by the engine, too")
+        await fill(client, seed=60, program="")
+        for name in names:
+            cached = (await next_turn(client, name, said[name])).cached_tokens
+            assert (name, cached >= PROMPT_TOKENS) == (name, name in ("kept", "retained"))
 
 
-def test_who_begins_closes_what_was_left_open(engine: EngineServer) -> None:
-    async def story() -> None:
-        async with obeying(engine) as (client, _, _):
-            said = await first_turn(client, "left-open", seed=80)
-        async with obeying(engine) as (client, _, _):
-            await fill(client, seed=81, program="")
-            assert (await next_turn(client, "left-open", said)).cached_tokens < PROMPT_TOKENS
-
-    asyncio.run(story())
+async def test_who_begins_closes_what_was_left_open(engine: EngineServer) -> None:
+    async with obeying(engine) as (client, _, _):
+        said = await first_turn(client, "left-open", seed=80)
+    async with obeying(engine) as (client, _, _):
+        await fill(client, seed=81, program="")
+        assert (await next_turn(client, "left-open", said)).cached_tokens < PROMPT_TOKENS
 
 
 async def shows(http: aiohttp.ClientSession, url: str, log: Path, scheduler: str) -> dict[str, Any]:
@@ -122,22 +116,22 @@ async def shows(http: aiohttp.ClientSession, url: str, log: Path, scheduler: str
     return found
 
 
-def behind_a_gate(engine: EngineServer, folder: Path, story: Callable[..., Awaitable[None]]) -> None:
-    async def run() -> None:
-        log = folder / "gate.log"
-        async with aiohttp.ClientSession() as http:
-            client = EngineClient(engine, http)
-            with gate_outside(engine.url, folder, log) as (client.url, _):
-                await story(client, http, log)
+@asynccontextmanager
+async def behind_a_gate(
+    engine: EngineServer, folder: Path, scheduler: str
+) -> AsyncIterator[tuple[EngineClient, aiohttp.ClientSession, dict[str, Any]]]:
+    """Through a gate that says that of the scheduler: a client, its session, and the gate's health."""
+    log = folder / "gate.log"
+    async with aiohttp.ClientSession() as http:
+        client = EngineClient(engine, http)
+        with gate_outside(engine.url, folder, log) as (client.url, _):
+            yield client, http, await shows(http, client.url, log, scheduler)
 
-    asyncio.run(run())
 
-
-def test_behind_a_gate_running_programs_are_kept_and_ended_ones_go_first(
+async def test_behind_a_gate_running_programs_are_kept_and_ended_ones_go_first(
     engine: EngineServer, tmp_path: Path
 ) -> None:
-    async def story(client: EngineClient, http: aiohttp.ClientSession, log: Path) -> None:
-        health = await shows(http, client.url, log, "obeys by its API")
+    async with behind_a_gate(engine, tmp_path, "obeys by its API") as (client, http, health):
         assert health["engine"]["retention"] == "by the engine's API"
         said = {name: await first_turn(client, name, seed=20 + n) for n, name in enumerate(("runs", "ends"))}
         closes = engine.log.count("release_session")
@@ -151,13 +145,11 @@ def test_behind_a_gate_running_programs_are_kept_and_ended_ones_go_first(
         own = await client.post(CHAT, {**asked, "session_params": {"id": "mine"}}, "own")
         assert "both be set" not in json.dumps(own.body), "whoever has a session of SGLang's is left alone"
 
-    behind_a_gate(engine, tmp_path, story)
 
-
-def test_without_the_flag_it_is_as_any_server_and_says_why(stock_engine: EngineServer, tmp_path: Path) -> None:
-    async def story(client: EngineClient, http: aiohttp.ClientSession, log: Path) -> None:
-        health = await shows(http, client.url, log, "it was started without --enable-session-radix-cache")
+async def test_without_the_flag_it_is_as_any_server_and_says_why(
+    stock_engine: EngineServer, tmp_path: Path
+) -> None:
+    why = "it was started without --enable-session-radix-cache"
+    async with behind_a_gate(stock_engine, tmp_path, why) as (client, _, health):
         assert "--enable-session-radix-cache" in health["engine"]["retention"]
         assert (await client.chat("p", "w1")).status == 200
-
-    behind_a_gate(stock_engine, tmp_path, story)

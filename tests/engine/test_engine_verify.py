@@ -5,8 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from engine_client import EngineClient
-from engine_scene import talk
+from engine_scene import talking
 from engine_server import ROOT, EngineServer
 from engine_versions import KIND, on_every_version
 
@@ -32,13 +31,11 @@ def test_every_target_is_found(engine_env: Path, engine_version: str) -> None:
 
 
 @on_every_version
-def test_every_hook_is_bound_in_the_running_engine(plugin_engine: EngineServer, engine_version: str) -> None:
-    async def story(client: EngineClient) -> None:
+async def test_every_hook_is_bound_in_the_running_engine(plugin_engine: EngineServer, engine_version: str) -> None:
+    async with talking(plugin_engine) as client:
         health = await client.penstock()
         assert health["plugin"][KIND.name] == KIND.number(engine_version)
         assert [health["plugin"]["passive_because"], health["scheduler"].get("passive_because", "")] == ["", ""]
-
-    talk(story, plugin_engine)
     said = [line for line in plugin_engine.log.splitlines() if "penstock: " in line]
     for ready in ("penstock: gate ready", "penstock: probe on"):
         assert len([line for line in said if ready in line]) == 1

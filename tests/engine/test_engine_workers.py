@@ -3,10 +3,10 @@
 What a gate would hold passes at once; a gate outside names turns in a header that reaches the scheduler.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from engine_scene import FCFS, Bus, Scene, play
+from engine_scene import FCFS, Bus, playing
 from engine_server import EngineServer, Launch
 from engine_versions import on
 from scheduler_alone import AS_WITH_A_GATE, doctor_of
@@ -31,27 +31,24 @@ def workers(launch: Launch) -> Iterator[EngineServer]:
 
 
 @AS_WITH_A_GATE
-def test_what_the_scheduler_alone_can_do_it_does(
-    as_with_a_gate: Callable[[EngineServer, Bus], None], workers: EngineServer, bus: Bus
+async def test_what_the_scheduler_alone_can_do_it_does(
+    as_with_a_gate: Callable[[EngineServer, Bus], Awaitable[None]], workers: EngineServer, bus: Bus
 ) -> None:
-    as_with_a_gate(workers, bus)
+    await as_with_a_gate(workers, bus)
 
 
-def test_doctor_and_log_say_which_half_works(workers: EngineServer, bus: Bus) -> None:
+async def test_doctor_and_log_say_which_half_works(workers: EngineServer, bus: Bus) -> None:
     daemon = bus.daemon()
-
-    async def story(scene: Scene) -> None:
+    async with playing(workers, bus) as scene:
         await scene.chat("unasked", "w1")
         found = await doctor_of(daemon, bus, workers)
         assert (found["gate"]["state"], found["scheduler"]["state"]) == ("look", "ok")
         assert "SGLang with several tokenizer workers has no place for one" in found["gate"]["found"]
-
-    play(story, workers, bus)
     assert "penstock: no gate in this server: in 2 tokenizer workers SGLang loads no plugin" in workers.log
 
 
-def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(workers: EngineServer, bus: Bus) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(workers: EngineServer, bus: Bus) -> None:
+    async with playing(workers, bus, FCFS) as scene:
         asked = {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 2, "model": "default"}
         claims = {"custom_params": {"program_id": "x", "penstock_turn": "x", "penstock_parent": "x"}}
         for path, asks in (
@@ -70,5 +67,3 @@ def test_a_gate_outside_names_turns_and_a_body_overrules_nothing(workers: Engine
         ended = await scene.until(TurnEnded, program_id="x")
         assert (reply.status, ended.turn_id == "x") == (200, False), "it names a program, and nothing else"
         assert not [event for event in scene.heard(TurnSubmitted) if event.program_id == "other"]
-
-    play(story, workers, bus, FCFS)

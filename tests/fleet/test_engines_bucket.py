@@ -6,7 +6,6 @@ from typing import Any
 
 import nats
 import pytest
-import pytest_asyncio
 from anyio import create_task_group
 from nats.js.kv import KeyValue
 from support.daemon_process import eventually
@@ -18,7 +17,6 @@ from controlplane.fleet.lease import Lease
 from controlplane.fleet.registry import Registry
 from controlplane.fleet.roster import Engine, Roster, Standing
 
-pytestmark = pytest.mark.asyncio
 A = Engine(place="a/engine-1", address="10.0.0.1:1")
 B = Engine(place="b/engine-1", address="10.0.0.2:1")
 C = Engine(place="c/engine-1", address="10.0.0.3:1")
@@ -44,7 +42,7 @@ ENTRIES: dict[str, Any] = {
 }
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def bucket(nats_server: NatsServer) -> AsyncIterator[KeyValue]:
     async with await nats.connect(nats_server.url) as client:
         yield await fleet_bucket(client, "fleet")

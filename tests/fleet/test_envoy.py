@@ -215,7 +215,6 @@ async def _until(holds: Callable[[], bool], what: str) -> None:
     await eventually(look, what=what)
 
 
-@pytest.mark.asyncio
 async def test_a_turn_goes_where_the_picker_says_and_what_a_client_claims_is_stripped(tmp_path: Path) -> None:
     async with started(tmp_path) as plane:
         first, second = plane.engines
@@ -253,7 +252,6 @@ async def test_a_turn_goes_where_the_picker_says_and_what_a_client_claims_is_str
         assert len(plane.picker.asked) == 5
 
 
-@pytest.mark.asyncio
 async def test_a_websocket_is_passed_on_and_http_1_0_answered(tmp_path: Path) -> None:
     async with started(tmp_path) as plane:
         engine, old = plane.engines[1], aiohttp.HttpVersion10
@@ -269,7 +267,6 @@ async def test_a_websocket_is_passed_on_and_http_1_0_answered(tmp_path: Path) ->
             assert (answer.status, answer.version, await answer.text()) == (200, old, engine.address)
 
 
-@pytest.mark.asyncio
 async def test_a_picker_that_dies_cuts_no_running_turn_and_a_held_one_goes_around(tmp_path: Path) -> None:
     async with started(tmp_path) as plane:
         first, _ = plane.engines
@@ -291,7 +288,6 @@ async def test_a_picker_that_dies_cuts_no_running_turn_and_a_held_one_goes_aroun
         assert set(answers) == {(200, engine.address) for engine in plane.engines}
 
 
-@pytest.mark.asyncio
 async def test_engines_join_drain_and_leave_while_turns_run(tmp_path: Path) -> None:
     async with started(tmp_path) as plane:
         first, second = plane.engines

@@ -14,7 +14,6 @@ from controlplane.core.model.commands import Place
 from controlplane.fleet.messages import DESTINATION
 from controlplane.fleet.roster import Engine, Standing
 
-pytestmark = pytest.mark.asyncio
 ENGINES = tuple(Engine(place=f"pod-{n}/engine-8000", address=f"10.0.0.{n}:8000") for n in range(3))
 ADDRESSES = {engine.address for engine in ENGINES}
 GONE = Engine(place=ENGINES[1].place, address=ENGINES[1].address, standing=Standing.GONE)

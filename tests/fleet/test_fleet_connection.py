@@ -11,8 +11,6 @@ from controlplane.fleet.connection import connected
 if TYPE_CHECKING:
     from support.nats import NatsServer
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_where_nobody_listens_that_is_told() -> None:
     url = f"nats://127.0.0.1:{free_port()}"

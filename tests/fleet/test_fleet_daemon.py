@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from support.daemon_process import BusClient, eventually
 from support.fleets import EngineProcess, FleetProcess, nats_cluster, running
 from support.pickers import Asked, asking, chosen, refused
@@ -23,7 +22,6 @@ from controlplane.core.model.places import FLEET_GATE
 from controlplane.transport.subjects import event_subject
 from controlplane.wire.codec import decode_events
 
-pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
 # One program at a time; a leader that is lost is replaced soon, as no server of NATS dies here.
 CONFIG = """
@@ -110,7 +108,7 @@ async def fleet(folder: Path, text: str = CONFIG) -> AsyncIterator[Fleet]:
     daemons = (FleetProcess(0, url, folder, *options), FleetProcess(1, url, folder, *options))
     with running(*cluster, *engines), running(daemons[0]):
         for engine in engines:
-            await engine.listens()
+            await asyncio.to_thread(engine.wait, 0)
         await daemons[0].says('"event": "leads"')
         daemons[1].start()
         try:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import nats
 import pytest
-import pytest_asyncio
 from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 from support.daemon_process import eventually
@@ -20,7 +19,6 @@ from controlplane.transport.delivery import delivered
 from controlplane.transport.subjects import command_subject, event_subject
 from controlplane.wire.codec import decode_commands, decode_events, encode_events
 
-pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
 SAMPLE = PoolSampled(total_blocks=10, free_blocks=10)
 
@@ -47,7 +45,7 @@ async def reading(url: str, *nodes: str, **options: object) -> AsyncIterator[tup
         await bus.close()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def client(nats_server: NatsServer) -> AsyncIterator[nats.NATS]:
     async with await nats.connect(nats_server.url) as found:
         yield found

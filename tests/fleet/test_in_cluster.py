@@ -30,7 +30,6 @@ def account(folder: Path) -> ssl.SSLContext:
     return tls
 
 
-@pytest.mark.asyncio
 async def test_the_pod_learns_its_engines_and_says_that_it_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.daemon_process import eventually
 
 from controlplane.core.model.errors import ConfigError
@@ -68,7 +67,7 @@ class Watched:
         await until(lambda: self.standings == wanted, f"{wanted}")
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
     monkeypatch.setattr(kube, "_LEAST_DELAY_S", 0.01)
     found = Watched(tmp_path)
@@ -80,7 +79,6 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await found.stop()
 
 
-@pytest.mark.asyncio
 async def test_pods_join_drain_fall_ill_and_leave(watched: Watched) -> None:
     api = watched.api
     assert watched.watch.is_synced
@@ -100,7 +98,6 @@ async def test_pods_join_drain_fall_ill_and_leave(watched: Watched) -> None:
     assert api.lists == 1
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_ends_is_begun_again_where_it_was(watched: Watched) -> None:
     api = watched.api
     api.bookmark()
@@ -110,7 +107,6 @@ async def test_a_watch_that_ends_is_begun_again_where_it_was(watched: Watched) -
     assert api.lists == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("how", ["refused", "within the watch"])
 async def test_what_is_too_old_is_listed_again(watched: Watched, how: str) -> None:
     api = watched.api
@@ -124,7 +120,6 @@ async def test_what_is_too_old_is_listed_again(watched: Watched, how: str) -> No
     assert api.lists == 2
 
 
-@pytest.mark.asyncio
 async def test_an_api_that_is_away_changes_nothing_and_is_asked_again(watched: Watched) -> None:
     api, told = watched.api, watched.told
     api.refuses = 3
@@ -139,7 +134,6 @@ async def test_an_api_that_is_away_changes_nothing_and_is_asked_again(watched: W
     await watched.becomes()
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_changed_is_read_again(watched: Watched) -> None:
     watched.api.token = "second"
     watched.api.put(slice_of("engines-2", endpoint("gpu-2", "10.0.0.3")))
@@ -149,7 +143,6 @@ async def test_a_token_that_changed_is_read_again(watched: Watched) -> None:
     await until(lambda: len(watched.roster) == 4, "four engines")
 
 
-@pytest.mark.asyncio
 async def test_what_others_say_of_an_engine_stays_until_its_pod_changes(watched: Watched) -> None:
     watched.roster.put(Engine(place=A, address="10.0.0.1:30000", standing=Standing.GONE))  # its probe failed
     watched.roster.put(Engine(place="other/engine-1", address="192.0.2.1:1"))

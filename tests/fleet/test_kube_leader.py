@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from support.daemon_process import eventually
 
 from controlplane.fleet import kube_leader
@@ -52,7 +51,7 @@ class Pods:
         await eventually(look, what=f"endpoint {address} of revision {revision}")
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pods]:
     monkeypatch.setattr(kube_leader, "_LOOK_S", 0.01)
     monkeypatch.setattr(kube_leader, "_ASSERT_S", 0.05)
@@ -68,7 +67,6 @@ async def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await api.stop()
 
 
-@pytest.mark.asyncio
 async def test_who_leads_is_the_one_endpoint_and_the_next_leader_takes_its_place(pods: Pods) -> None:
     pods.revisions["a"] = 7
     await pods.points_at("10.0.0.1", 7)
@@ -77,7 +75,6 @@ async def test_who_leads_is_the_one_endpoint_and_the_next_leader_takes_its_place
     assert pods.api.get(SLICE)["ports"] == [{"name": "grpc-picker", "port": 9002}]
 
 
-@pytest.mark.asyncio
 async def test_a_leader_that_was_overtaken_cannot_write_over_the_younger_one(pods: Pods) -> None:
     pods.revisions["b"] = 9
     await pods.points_at("10.0.0.2", 9)
@@ -87,7 +84,6 @@ async def test_a_leader_that_was_overtaken_cannot_write_over_the_younger_one(pod
     assert pods.endpoints["a"].published is None
 
 
-@pytest.mark.asyncio
 async def test_who_looked_before_the_younger_leader_wrote_is_refused_by_the_api(pods: Pods) -> None:
     def overtake() -> None:
         pods.api.before_write = lambda: None
@@ -107,7 +103,6 @@ async def test_who_looked_before_the_younger_leader_wrote_is_refused_by_the_api(
     assert pods.endpoints["a"].published is None
 
 
-@pytest.mark.asyncio
 async def test_what_somebody_else_changed_is_put_right(pods: Pods) -> None:
     pods.revisions["a"] = 7
     await pods.points_at("10.0.0.1", 7)
@@ -116,7 +111,6 @@ async def test_what_somebody_else_changed_is_put_right(pods: Pods) -> None:
     await pods.points_at("10.0.0.1", 7)
 
 
-@pytest.mark.asyncio
 async def test_where_the_bus_counts_anew_the_leader_is_told_after_a_while(
     pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """The lease over a real cluster of three NATS servers: servers die and freeze, and never two lead."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ FLEET = "fleet"
 WAIT_S = 90.0
 SLOWEST_S = 900.0  # of a test whose every step may take so long
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.timeout(SLOWEST_S),
     # nats-py forgets, unclosed, a connection whose server dies while it is made
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -106,8 +104,8 @@ async def test_servers_die_and_freeze_and_never_two_lead(tmp_path: Path) -> None
             server.start()
 
             frozen = await leading_server(first, cluster)
-            frozen.send(signal.SIGSTOP)
+            frozen.freeze()
             await c.somebody_leads_on()
-            frozen.send(signal.SIGCONT)
+            frozen.thaw()
             await c.somebody_leads_on()
         assert c.both == 0

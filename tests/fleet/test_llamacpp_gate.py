@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from support.commands import penstock
 from support.daemon_process import eventually
 from support.llamacpp_double import LlamaDouble, llama_double
 from support.outside_gates import gate_outside, health_of
-
-pytestmark = pytest.mark.asyncio
 
 TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 PROGRAMS = [f"p{number}" for number in range(6)]

@@ -21,7 +21,6 @@ from .test_fleet_stream import comes, publish, reading
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
 
 
-@pytest.mark.asyncio
 async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path) -> None:
     cluster = LocalCluster.make(tmp_path / "cluster")
     with running(*(server.command for server in cluster.servers), log=tmp_path / "log") as processes:
@@ -44,7 +43,6 @@ async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path)
             assert (await client.jetstream(timeout=60).get_msg("KEPT", 1)).data == b"before"
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_waits_for_the_other_servers_of_a_cluster_that_begins(tmp_path: Path) -> None:
     cluster, log = LocalCluster.make(tmp_path / "cluster"), tmp_path / "log"
     first, *others = [server.command for server in cluster.servers]
@@ -80,7 +78,6 @@ async def test_a_daemon_waits_for_the_other_servers_of_a_cluster_that_begins(tmp
             daemon.clean_up()
 
 
-@pytest.mark.asyncio
 async def test_a_site_takes_over_what_engines_tell_of_a_node_that_is_a_leaf(tmp_path: Path) -> None:
     site, leaves, node = (f"127.0.0.1:{free_port()}" for _ in range(3))
     settings = {

@@ -24,8 +24,6 @@ from controlplane.fleet import outside
 from controlplane.gate import GATED_PATHS, MORE_PATHS
 from controlplane.transport.endpoint import read_endpoint
 
-pytestmark = pytest.mark.asyncio
-
 TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 POOL_TOKENS = 4000
 LONG = 400  # tokens of a reply: some seconds of the double

@@ -21,8 +21,6 @@ from support.pickers import CHAT, PATIENCE_S, Picker, picker, until
 from controlplane.core.model.events import TurnAbandoned, TurnQueued
 from controlplane.fleet.watchdog import STATUS
 
-pytestmark = pytest.mark.asyncio
-
 # How the picker has a request's body: the first as the product configures Envoy, others by one filter for all.
 WAYS = {"asking and watching": "", "headers": "NONE", "buffered": "BUFFERED", "duplex": "FULL_DUPLEX_STREAMED"}
 TIMEOUT = aiohttp.ClientTimeout(total=PATIENCE_S)

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable
 
-import pytest
 from support.floods import ATTACKS, HTTP2, Door, tcp
 from support.pickers import CHAT, Asked, asking, chosen
 
@@ -26,7 +25,6 @@ async def is_answered(ask: Callable[..., Asked]) -> None:
     await asked.finish()
 
 
-@pytest.mark.asyncio
 async def test_a_flood_ends_nothing_and_envoy_is_answered() -> None:
     with picker_process("0", f"{PLACE}=10.0.0.1:1") as (process, port):
         assert process.stdin is not None

@@ -5,7 +5,6 @@ The engines are servers of the test's own with vLLM's pages and ``usage``; no mo
 
 import asyncio
 import json
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from aiohttp import web
 from support.daemon_process import BusClient, eventually
 from support.envoy import EnvoyProcess
@@ -23,7 +21,6 @@ from support.ports import free_port
 
 from controlplane.fleet.envoy import DataPlane
 
-pytestmark = pytest.mark.asyncio
 FLEET = "fleet"
 PROMPT_TOKENS, OUTPUT_TOKENS = 500, 40
 
@@ -172,9 +169,9 @@ async def test_a_picker_that_had_no_time_as_a_turn_ended_knows_of_it_all_the_sam
     async with plain_fleet(nats_server, tmp_path) as f:
         await f.bus.status_where(lambda s: pool(s) == (32_000, 24_000), "the pools that their pages tell")
         for engine in f.engines.values():
-            engine.as_it_answers = lambda: f.daemon.send(signal.SIGSTOP)
+            engine.as_it_answers = f.daemon.freeze
         await f.turn("one")
         await asyncio.sleep(0.4)  # a busy machine's; Envoy gives up on a picker that is silent for two seconds
-        f.daemon.send(signal.SIGCONT)
+        f.daemon.thaw()
         status = await f.bus.status_where(lambda s: turns(s, "one") == 1, "the turn ended")
         assert status["programs"]["one"]["context_tokens"] == PROMPT_TOKENS + OUTPUT_TOKENS, "as usage says"

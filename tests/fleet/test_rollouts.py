@@ -17,8 +17,6 @@ from support.heard import Heard
 from controlplane.core.model.events import CacheFlushed, FirstToken, TurnEnded
 from controlplane.lab.fleet.site import Site, SiteOptions, running_site
 
-pytestmark = pytest.mark.asyncio
-
 GROUPS = {f"g{number}": size for number, size in enumerate((4, 4, 8))}
 MEMBERS = [(group, f"{group}-{member}") for group, size in GROUPS.items() for member in range(size)]
 TURNS = 3

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
 from nats.js.api import StreamConfig
 
 from controlplane.core.model.events import TurnSubmitted
@@ -21,7 +20,6 @@ def _turn(turn_id: str) -> TurnSubmitted:
     return TurnSubmitted(program_id="agent", turn_id=turn_id, projected_blocks=1)
 
 
-@pytest.mark.asyncio
 async def test_it_is_asked_again_while_a_leader_is_elected(tmp_path: Path) -> None:
     cluster, log = LocalCluster.make(tmp_path / "cluster"), tmp_path / "log"
     with running(*(server.command for server in cluster.servers), log=log) as processes:

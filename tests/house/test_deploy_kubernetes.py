@@ -5,16 +5,18 @@ their reference pages.
 """
 
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import test_deploy_tools
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from test_deploy_tools import KUBERNETES, SECURED
 
 from controlplane.config import load
 
@@ -25,20 +27,12 @@ from metrics_example import exposed_example  # noqa: E402
 
 CHART = ROOT / "deploy" / "helm" / "penstock-fleet"
 EXAMPLES = ROOT / "deploy" / "kubernetes"
-HELM = Path(sys.executable).parent / "helm"
-KUBERNETES = "1.31"
 OTHERS = ("inference.networking.k8s.io", "gateway.networking.k8s.io", "monitoring.coreos.com", "keda.sh")
-SECURED = ["nats.url=tls://nats:4222", "nats.secret=bus", "nats.files={ca.pem,user.creds}"]
 WATCHED = ["prometheus.serviceMonitor=true", "inferencePool.create=false", "engines.ports={30000,30001}"]
 _PLACED = "kubernetes.io/service-name"
 
 
-def rendered(*settings: str) -> list[dict[str, Any]]:
-    """What the chart makes, released as ``fleet``."""
-    command = [HELM, "template", "fleet", CHART, *(part for each in settings for part in ("--set", each))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+rendered = partial(test_deploy_tools.rendered, chart=CHART, name="fleet")
 
 
 def named(documents: Sequence[dict[str, Any]], kind: str, name: str = "fleet") -> dict[str, Any]:
@@ -61,11 +55,6 @@ def is_anothers(document: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 def plain() -> list[dict[str, Any]]:
     return rendered()
-
-
-def test_the_chart_passes_its_lint() -> None:
-    done = subprocess.run([HELM, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
-    assert "0 chart(s) failed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("settings", [[], SECURED, WATCHED], ids=["plain", "secured", "watched"])

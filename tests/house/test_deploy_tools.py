@@ -19,16 +19,9 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "penstock"
 TOOLS = Path(sys.executable).parent
 KUBERNETES = "1.31"
-SECURED = [
-    "--set",
-    "nats.url=tls://nats:4222",
-    "--set",
-    "nats.secret=bus",
-    "--set",
-    "nats.files={ca.pem,user.creds}",
-]
-ROLES = ["--set", "nats.roles=bus-roles"]
-WATCHED = ["--set", "prometheus.serviceMonitor=true", "--set", "prometheus.rules=true"]
+SECURED = ["nats.url=tls://nats:4222", "nats.secret=bus", "nats.files={ca.pem,user.creds}"]
+ROLES = ["nats.roles=bus-roles"]
+WATCHED = ["prometheus.serviceMonitor=true", "prometheus.rules=true"]
 
 
 def run(tool: str, *arguments: str | Path) -> str:
@@ -39,13 +32,15 @@ def run(tool: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def rendered(*settings: str) -> list[dict[str, Any]]:
-    text = run("helm", "template", "gpu", CHART, *settings)
+def rendered(*settings: str, chart: Path = CHART, name: str = "gpu") -> list[dict[str, Any]]:
+    """What the chart makes, released by that name."""
+    text = run("helm", "template", name, chart, *(part for each in settings for part in ("--set", each)))
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def test_the_chart_passes_its_lint() -> None:
-    assert "0 chart(s) failed" in run("helm", "lint", "--strict", CHART)
+@pytest.mark.parametrize("chart", sorted(CHART.parent.iterdir()), ids=lambda chart: chart.name)
+def test_a_chart_passes_its_lint(chart: Path) -> None:
+    assert "0 chart(s) failed" in run("helm", "lint", "--strict", chart)
 
 
 @pytest.mark.parametrize("settings", [[], SECURED, ROLES, WATCHED], ids=["plain", "secured", "roles", "watched"])

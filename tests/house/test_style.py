@@ -23,10 +23,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A signature of options, one a line, is the command's reference and no logic: it is not counted.
-COUNTED_FROM_THE_BODY = tuple(
-    f"controlplane/cli/{name}.py"
-    for name in ("capacity", "fleet", "fleet_envoy", "gate", "live", "run", "simulate", "what_if")
-)
+COUNTED_FROM_THE_BODY = ROOT / "controlplane" / "cli"
 # Longer in one idea, which a cut would tear: each path with its reason.
 LONGER: dict[str, str] = {
     "controlplane/core/model/events.py": "every event, a class each, and the table of who may tell it",
@@ -120,7 +117,7 @@ def test_no_file_is_too_long() -> None:
 def test_no_function_is_too_long() -> None:
     long = []
     for path in SOURCES:
-        from_the_body = name_of(path) in COUNTED_FROM_THE_BODY
+        from_the_body = path.parent == COUNTED_FROM_THE_BODY
         for name, node in definitions(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 continue

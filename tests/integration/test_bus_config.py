@@ -10,7 +10,6 @@ from pathlib import Path
 
 import nats
 import pytest
-import pytest_asyncio
 import trustme
 from nats.js.errors import NotFoundError
 from support.commands import penstock
@@ -61,7 +60,7 @@ async def served(folder: Path, settings: Path, port: int, *changes: tuple[str, s
         process.wait()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def compose(tmp_path: Path) -> AsyncIterator[Path]:
     """The compose file's server with two nodes; the folder that ``bus/`` lies in."""
     port = free_port()
@@ -71,7 +70,6 @@ async def compose(tmp_path: Path) -> AsyncIterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.asyncio
 async def test_each_node_has_its_own(compose: Path) -> None:
     """Two daemons on one server: each sees its events alone, and cannot touch the other's stream."""
     daemons = []
@@ -107,7 +105,6 @@ async def test_each_node_has_its_own(compose: Path) -> None:
             daemon.clean_up()
 
 
-@pytest.mark.asyncio
 async def test_the_systemd_server_wants_a_certificate_and_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,6 @@ from controlplane.transport.subjects import (
     stream_name,
 )
 
-pytestmark = pytest.mark.asyncio
-
 ENGINE = "test/engine/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)
 

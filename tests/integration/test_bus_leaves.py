@@ -12,7 +12,6 @@ from controlplane.daemon.bus import connection as bus
 from controlplane.daemon.bus.connection import Bus
 
 pytestmark = [
-    pytest.mark.asyncio,
     # What nats-py opened to a server that does not answer it leaves to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -48,8 +48,6 @@ from controlplane.transport.subjects import (
 )
 from controlplane.wire.codec import Heartbeat, encode_commands, encode_events, encode_heartbeat
 
-pytestmark = pytest.mark.asyncio
-
 COMMAND = encode_commands([cmd.Admit(command_id=1, program_id="p", reason="forged")])
 BEAT = encode_heartbeat(Heartbeat(node=NODE, boot_id="forged", lease_ttl_ns=10**9, limit=1, window=1.0))
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=900)

@@ -38,7 +38,6 @@ def test_commands_and_presets_are_offered(bash: Terminal) -> None:
     completed(bash, "penstock up --preset mor", "penstock up --preset mori")
 
 
-@pytest.mark.asyncio
 async def test_programs_of_the_daemon_are_offered(bash: Terminal, tmp_path: Path) -> None:
     completed(bash, "penstock hold agent-", "penstock hold agent-")  # nobody is there to ask: nothing, and no error
     with running(tmp_path) as daemon:

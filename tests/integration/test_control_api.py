@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -57,7 +56,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "penstock.toml"
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def client(daemon: DaemonProcess) -> AsyncIterator[ControlClient]:
     await listening(daemon)
     with connect(None, "test", daemon.folder) as found:
@@ -79,7 +78,6 @@ def statuses(client: ControlClient) -> dict[str, str]:
     return {name: row.status for name, row in rows(client).items()}
 
 
-@pytest.mark.asyncio
 async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(
         daemon,
@@ -132,7 +130,6 @@ async def test_a_node_and_its_programs_are_told(daemon: DaemonProcess, client: C
     assert not control_path("test", daemon.folder).exists()
 
 
-@pytest.mark.asyncio
 async def test_hold_and_release_and_orders_survive_a_kill(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c", "d")))
     await eventually(lambda: list(statuses(client).values()).count("active") == 2, what="two that run")
@@ -163,7 +160,6 @@ async def test_hold_and_release_and_orders_survive_a_kill(daemon: DaemonProcess,
         assert again.call("Release", program_id="a").held == []
 
 
-@pytest.mark.asyncio
 async def test_presets_and_files_are_taken_over_by_command_and_decisions_told(
     daemon: DaemonProcess, client: ControlClient, file: Path
 ) -> None:
@@ -196,7 +192,6 @@ async def test_presets_and_files_are_taken_over_by_command_and_decisions_told(
     assert told[0].missed == 0
 
 
-@pytest.mark.asyncio
 async def test_who_only_listens_waits_for_a_quiet_daemon_and_is_told_of_a_frozen_one(
     daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +208,6 @@ async def test_who_only_listens_waits_for_a_quiet_daemon_and_is_told_of_a_frozen
             await asyncio.wait_for(watched, TIMEOUT_S)
 
 
-@pytest.mark.asyncio
 async def test_while_the_bus_is_away_nothing_is_changed_and_what_came_late_is_obeyed(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:
@@ -239,7 +233,6 @@ async def test_while_the_bus_is_away_nothing_is_changed_and_what_came_late_is_ob
 # TCP
 
 
-@pytest.mark.asyncio
 async def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
     own, clients, others = authority.issue_cert("localhost"), authority.issue_cert("me"), stranger.issue_cert("me")
@@ -279,7 +272,6 @@ async def test_tls_lets_only_signed_clients_in(tmp_path: Path, monkeypatch: pyte
 # The commands
 
 
-@pytest.mark.asyncio
 async def test_the_commands(daemon: DaemonProcess, client: ControlClient) -> None:
     await publish(daemon, (ENGINE, 1, [POOL]), (GATE, 1, queued("a", "b", "c")))
     await eventually(lambda: list(statuses(client).values()).count("active") == 2, what="two that run")

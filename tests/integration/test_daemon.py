@@ -49,7 +49,6 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         assert "Traceback" not in process.log
 
 
-@pytest.mark.asyncio
 async def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
     """Window, queue and programs are the same after a kill, and the daemon is soon back."""
     async with bus_of(daemon) as bus:
@@ -78,7 +77,6 @@ async def test_kill_minus_nine_loses_nothing(daemon: DaemonProcess) -> None:
         await bus.hears(lambda c: isinstance(c, cmd.StateRequest), "a request for every publisher's state")
 
 
-@pytest.mark.asyncio
 async def test_a_dead_bus_comes_back(daemon: DaemonProcess) -> None:
     """The embedded server is killed: the daemon starts it again and decides on."""
     async with bus_of(daemon) as bus:
@@ -97,7 +95,6 @@ async def test_a_dead_bus_comes_back(daemon: DaemonProcess) -> None:
             await again.grant("p1")
 
 
-@pytest.mark.asyncio
 async def test_bad_batches_are_counted_and_nothing_is_lost(daemon: DaemonProcess) -> None:
     async with bus_of(daemon) as bus:
         await bus.publish(ENGINE, 1, [POOL])
@@ -117,7 +114,6 @@ async def test_bad_batches_are_counted_and_nothing_is_lost(daemon: DaemonProcess
             await bus.grant(f"p{index}")
 
 
-@pytest.mark.asyncio
 async def test_a_recorded_run_replays_to_the_same_commands_and_its_end_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path, "--record", str(tmp_path / "run.jsonl")) as daemon:
         async with bus_of(daemon) as bus:
@@ -134,7 +130,6 @@ async def test_a_recorded_run_replays_to_the_same_commands_and_its_end_leaves_no
     assert report.events >= 13
 
 
-@pytest.mark.asyncio
 async def test_a_second_daemon_is_refused_and_leaves_the_first_alone(daemon: DaemonProcess, tmp_path: Path) -> None:
     """On its state, which a lock tells, and on its bus from another state."""
     async with bus_of(daemon) as bus:
@@ -152,7 +147,6 @@ async def test_a_second_daemon_is_refused_and_leaves_the_first_alone(daemon: Dae
         await bus.grant("p0")
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path, nats_server: NatsServer) -> None:
     """On another machine, so that no lock tells: the stream does."""
     first = DaemonProcess(tmp_path / "first", "--nats", nats_server.url)
@@ -184,7 +178,6 @@ async def test_a_daemon_that_was_frozen_and_replaced_stands_down(tmp_path: Path,
         later.clean_up()
 
 
-@pytest.mark.asyncio
 async def test_what_a_power_cut_leaves_keeps_no_daemon_from_starting(daemon: DaemonProcess) -> None:
     """Half a snapshot, half an endpoint file, and a server that nobody knows of and that does not end by a word."""
     async with bus_of(daemon) as bus:
@@ -224,7 +217,6 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-@pytest.mark.asyncio
 async def test_a_bus_that_lost_its_stream_is_asked_anew(daemon: DaemonProcess) -> None:
     """The server comes back empty: programs stay, every publisher is asked, and what comes next is read."""
     async with bus_of(daemon) as bus:

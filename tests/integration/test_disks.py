@@ -75,7 +75,6 @@ def test_a_file_that_was_replaced_outlasts_a_power_cut(disks: Callable[..., Loop
     assert found != b"%d " % told * 20_000
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_loses_no_program_by_power_cuts(disks: Callable[..., LoopDisk]) -> None:
     """NATS syncs each second; what is younger its publishers tell again. Two cuts, one after the other."""
     disk = disks()
@@ -104,7 +103,6 @@ async def test_a_daemon_loses_no_program_by_power_cuts(disks: Callable[..., Loop
             assert "Traceback" not in daemon.log
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_stops_no_heartbeat(
     disks: Callable[..., LoopDisk], nats_server: NatsServer
 ) -> None:
@@ -141,7 +139,6 @@ async def test_a_disk_that_hangs_stops_no_heartbeat(
         daemon.clean_up()
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_under_the_bus_too_costs_no_program(disks: Callable[..., LoopDisk]) -> None:
     disk = disks()
     daemon = DaemonProcess(disk.folder / "state")

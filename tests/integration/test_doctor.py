@@ -1,19 +1,18 @@
 """``penstock doctor`` on a node that is well, and on several that are not."""
 
 import asyncio
-import http.server
 import json
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support.commands import penstock
 from support.daemon_process import DaemonProcess, bus_of, listening, queued, running, says, until
 from support.nats import NatsServer, nats_server_binary
+from support.pages import one_page
 from support.ports import free_port, is_listening
 
 from controlplane.core.model import events as ev
@@ -37,7 +36,6 @@ async def asked(daemon: DaemonProcess) -> tuple[int, dict[str, dict[str, str]]]:
     return await asyncio.to_thread(doctor, daemon.folder)
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     ours = (
         "penstock",
@@ -59,7 +57,6 @@ async def test_a_node_that_is_well(daemon: DaemonProcess) -> None:
     assert found["engine"]["found"].startswith("0% of 1,000 blocks in demand (room to grow), 900 free")
 
 
-@pytest.mark.asyncio
 async def test_who_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> None:
     begun = ev.TurnSubmitted(program_id="p", turn_id="t", projected_blocks=1)
     with running(tmp_path, "--time-scale", "20") as hasty:
@@ -75,7 +72,6 @@ async def test_who_hangs_with_turns_does_not_pass_for_well(tmp_path: Path) -> No
     assert found["gate down"]["found"] == "gates do not answer: test/gate"
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_that_is_frozen_is_named_and_nobody_is_told_to_start_another(daemon: DaemonProcess) -> None:
     """Its lock is held, so that another one would be refused."""
     assert daemon.process is not None
@@ -140,21 +136,6 @@ def test_a_server_of_ones_own_and_no_daemon_yet(tmp_path: Path, nats_server: Nat
         server.wait()
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    """A double of a gate's health page."""
-
-    page: ClassVar[dict[str, Any]] = {}
-
-    def do_GET(self) -> None:
-        body = json.dumps(self.page).encode()
-        self.send_response(200 if self.page else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing."""
-
-
 WAITED = {"held": 310, "held_long": 4}
 LOCKED = {"size": 2, "compared": 9, "passive_because": ""}
 PAGES = [  # of a gate; a finding's name, state and words
@@ -177,12 +158,8 @@ PAGES = [  # of a gate; a finding's name, state and words
 
 @pytest.mark.parametrize(("page", "what", "state", "said"), PAGES)
 def test_what_a_gate_tells(daemon: DaemonProcess, page: dict[str, Any], what: str, state: str, said: str) -> None:
-    handler = type("Page", (Health,), {"page": {"mode": "governed"} | page if page else page})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            _, found = doctor(daemon.folder, "--engine", f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
+    body = json.dumps({"mode": "governed"} | page if page else page).encode()
+    with one_page(body, 200 if page else 404) as url:
+        _, found = doctor(daemon.folder, "--engine", url)
     assert found[what]["state"] == state
     assert said in found[what]["found"]

@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
 import pytest
+from support.governed_double import GateClient
 from support.heard import Heard
 from support.turn_contract import Answer, Messages, check_events, tell_story
 
@@ -34,21 +35,13 @@ NODE = "test"
 _TIMEOUT_S = 240.0  # far more than is needed: the machine may be busy
 
 
-class Scene:
+class Scene(GateClient):
     """A running double and its HTTP client."""
-
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
-        self.url = url
-        self.http = http
 
     async def chat(self, program_id: str, messages: list[dict[str, Any]], **body: Any) -> tuple[int, Any]:
         content = {"messages": messages, "session_id": program_id, "max_tokens": 8, **body}
         async with self.http.post(f"{self.url}/v1/chat/completions", json=content) as response:
             return response.status, await response.json()
-
-    async def health(self) -> Any:
-        async with self.http.get(f"{self.url}/penstock/health") as response:
-            return await response.json()
 
 
 def user(text: str) -> list[dict[str, Any]]:
@@ -100,43 +93,43 @@ async def _double(**options: Any) -> AsyncIterator[tuple[str, asyncio.Event]]:
         await asyncio.wait_for(running, _TIMEOUT_S)
 
 
-async def play(story: Callable[[Scene], Coroutine[Any, Any, None]], **options: Any) -> None:
+@contextlib.asynccontextmanager
+async def playing(**options: Any) -> AsyncIterator[Scene]:
     async with _double(**options) as (url, _), aiohttp.ClientSession() as http:
-        await story(Scene(url, http))
+        yield Scene(url, http)
 
 
-@pytest.mark.asyncio
 async def test_it_tells_what_an_engine_tells_and_caches_by_content(nats_server: Any) -> None:
-    async def story(scene: Scene) -> None:
-        fleet, of_fleet = _speaking_for(Engine(place="n/engine", address="", has_plugin=False))
-
-        async def ask(name: str, messages: Messages) -> Answer:
-            status, reply = await scene.chat(name, messages)
-            assert status == 200
-            fleet(reply)
-            usage = reply["usage"]
-            return Answer(
-                text=reply["choices"][0]["message"]["content"],
-                prompt_tokens=usage["prompt_tokens"],
-                output_tokens=usage["completion_tokens"],
-                cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
-            )
-
-        answers = await tell_story(ask, lambda seed, count: " ".join(f"w{seed}x{n}" for n in range(count)))
-        await asyncio.to_thread(heard.until, lambda: len(heard.of(TurnEnded)) == len(answers), "the turns' ends")
-        check_events(heard.events, answers)
-        check_events(of_fleet, answers, counts_at_first=False)
-
     heard = await asyncio.to_thread(Heard, nats_server.url, NODE)
     try:
-        await play(story, bus=nats_server.url)
+        async with playing(bus=nats_server.url) as scene:
+            fleet, of_fleet = _speaking_for(Engine(place="n/engine", address="", has_plugin=False))
+
+            async def ask(name: str, messages: Messages) -> Answer:
+                status, reply = await scene.chat(name, messages)
+                assert status == 200
+                fleet(reply)
+                usage = reply["usage"]
+                return Answer(
+                    text=reply["choices"][0]["message"]["content"],
+                    prompt_tokens=usage["prompt_tokens"],
+                    output_tokens=usage["completion_tokens"],
+                    cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+                )
+
+            answers = await tell_story(ask, lambda seed, count: " ".join(f"w{seed}x{n}" for n in range(count)))
+            await asyncio.to_thread(
+                heard.until, lambda: len(heard.of(TurnEnded)) == len(answers), "the turns' ends"
+            )
+            check_events(heard.events, answers)
+            check_events(of_fleet, answers, counts_at_first=False)
     finally:
         await asyncio.to_thread(heard.close)
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_leaves_while_served_ends_its_turn() -> None:
-    async def story(scene: Scene) -> None:
+    async with playing() as scene:
+
         async def runs(turns: int) -> None:
             async with asyncio.timeout(_TIMEOUT_S):
                 while (await scene.health())["running_turns"] != turns:  # noqa: ASYNC110  as over HTTP
@@ -147,23 +140,8 @@ async def test_a_client_that_leaves_while_served_ends_its_turn() -> None:
         served.cancel()
         await runs(0)
 
-    await play(story)
 
-
-@pytest.mark.asyncio
 async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
-    async def story(scene: Scene) -> None:
-        messages: list[dict[str, Any]] = [{"role": "system", "content": "be " * 64}, *user("do " * 64)]
-        first, usage = await stream(scene, messages)
-        assert len(first.split()) == 40
-        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
-        messages += [{"role": "assistant", "content": first}, *user("and then")]
-        _, usage = await stream(scene, messages)
-        assert usage["prompt_tokens"] == 10 * (64 + 64 + 40 + 2)
-        assert 10 * (64 + 64 + 40) - 32 <= usage["prompt_tokens_details"]["cached_tokens"] <= 10 * (64 + 64 + 40)
-        _, usage = await stream(scene, [messages[0], *user("else")], program_id="other")
-        assert usage["prompt_tokens_details"]["cached_tokens"] == 640, "the system prompt is shared"
-
     async def stream(scene: Scene, messages: list[dict[str, Any]], program_id: str = "p") -> tuple[str, Any]:
         body = {
             "messages": messages,
@@ -187,32 +165,39 @@ async def test_streams_report_usage_with_the_tokens_that_were_cached() -> None:
         assert done
         return text, usage
 
-    await play(story, tokens_per_word=10)
+    async with playing(tokens_per_word=10) as scene:
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "be " * 64}, *user("do " * 64)]
+        first, usage = await stream(scene, messages)
+        assert len(first.split()) == 40
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+        messages += [{"role": "assistant", "content": first}, *user("and then")]
+        _, usage = await stream(scene, messages)
+        assert usage["prompt_tokens"] == 10 * (64 + 64 + 40 + 2)
+        assert 10 * (64 + 64 + 40) - 32 <= usage["prompt_tokens_details"]["cached_tokens"] <= 10 * (64 + 64 + 40)
+        _, usage = await stream(scene, [messages[0], *user("else")], program_id="other")
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 640, "the system prompt is shared"
 
 
-@pytest.mark.asyncio
 async def test_a_scripted_model_calls_tools_which_the_gate_reads(nats_server: Any) -> None:
     looks, ends = Reply(tokens=64, calls=(Call("bash", {"command": "ls"}),)), Reply(tokens=16)
 
-    async def story(scene: Scene) -> None:
-        turns, answers = user("please do the task"), []
-        for _ in range(2):
-            status, reply = await scene.chat("p", turns)
-            assert status == 200
-            answers.append(reply["choices"][0])
-            turns = [*turns, answers[-1]["message"], {"role": "tool", "content": "a file"}]
-        assert [each["finish_reason"] for each in answers] == ["tool_calls", "stop"]
-        (call,) = answers[0]["message"]["tool_calls"]
-        assert json.loads(call["function"]["arguments"]) == {"command": "ls"}
-        await asyncio.to_thread(heard.until, lambda: len(heard.of(TurnEnded)) == 2, "the turns' ends")
-        read, ended = heard.of(ReplyRead)[0], heard.of(TurnEnded)[1]
-        assert [(each.call_id, each.tool) for each in read.calls] == [(call["id"], "ls")]
-        assert ended.output_tokens == 16
-        assert ended.cached_tokens >= 64, "the first reply, with its call, is a part of the context"
-
     heard = await asyncio.to_thread(Heard, nats_server.url, NODE)
     try:
-        await play(story, bus=nats_server.url, script={"the task": (looks, ends)})
+        async with playing(bus=nats_server.url, script={"the task": (looks, ends)}) as scene:
+            turns, answers = user("please do the task"), []
+            for _ in range(2):
+                status, reply = await scene.chat("p", turns)
+                assert status == 200
+                answers.append(reply["choices"][0])
+                turns = [*turns, answers[-1]["message"], {"role": "tool", "content": "a file"}]
+            assert [each["finish_reason"] for each in answers] == ["tool_calls", "stop"]
+            (call,) = answers[0]["message"]["tool_calls"]
+            assert json.loads(call["function"]["arguments"]) == {"command": "ls"}
+            await asyncio.to_thread(heard.until, lambda: len(heard.of(TurnEnded)) == 2, "the turns' ends")
+            read, ended = heard.of(ReplyRead)[0], heard.of(TurnEnded)[1]
+            assert [(each.call_id, each.tool) for each in read.calls] == [(call["id"], "ls")]
+            assert ended.output_tokens == 16
+            assert ended.cached_tokens >= 64, "the first reply, with its call, is a part of the context"
     finally:
         await asyncio.to_thread(heard.close)
 
@@ -233,9 +218,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.asyncio
 async def test_models_health_unknown_paths_and_wrong_requests_as_sglang_answers() -> None:
-    async def story(scene: Scene) -> None:
+    async with playing(hardware=Hardware(max_context_tokens=512)) as scene:
         async with scene.http.get(f"{scene.url}/v1/models") as response:
             model = (await response.json())["data"][0]
         assert (model["id"], model["max_model_len"]) == ("penstock-engine-double", 512)
@@ -252,10 +236,7 @@ async def test_models_health_unknown_paths_and_wrong_requests_as_sglang_answers(
             assert (problem["type"], problem["code"]) == ("BadRequestError", 400)
             assert message in problem["message"]
 
-    await play(story, hardware=Hardware(max_context_tokens=512))
 
-
-@pytest.mark.asyncio
 async def test_a_port_in_use_is_a_clear_error() -> None:
     async with _double() as (url, _):
         port = int(url.rsplit(":", 1)[1])

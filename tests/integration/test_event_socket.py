@@ -20,8 +20,6 @@ from controlplane.transport.subjects import publisher_name
 from controlplane.wire.codec import decode_commands, encode_events
 from controlplane.wire.frames import MAX_FRAME_BYTES, Frame, pack, read
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:

@@ -11,8 +11,6 @@ from support.daemon_process import BusClient, DaemonProcess, bus_of, queued, run
 from controlplane.core.model import events as ev
 from controlplane.core.model.types import seconds
 
-pytestmark = pytest.mark.asyncio
-
 SLICE_S = 4.0
 CONFIG = (
     f'preset = "penstock"\n[admission]\nwindow_initial = 50\n[experiment]\nslice_s = {SLICE_S}\nwashout_s = 1.0\n'

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from support.daemon_process import NODE, BusClient, DaemonProcess, bus_of, eventually, listening, running
 
 from controlplane.core.model import events as ev
@@ -151,7 +150,6 @@ class Scene:
         return str(explained)
 
 
-@pytest.mark.asyncio
 async def test_each_hold_is_explained_by_what_caused_it(tmp_path: Path) -> None:
     # A sibling waits for 30 s at most, which a busy machine may need to look: the rule's own test has that one.
     assert CAUSES.keys() == set(Reason) - {Reason.GROUP}

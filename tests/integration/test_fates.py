@@ -149,7 +149,6 @@ async def grants(bus: BusClient, number: int) -> None:
     await bus.grant(f"p{number}")
 
 
-@pytest.mark.asyncio
 async def test_each_task_raises_and_it_decides_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raising, ours = Raising(monkeypatch), FATES.keys() - OF_A_FLEET - OF_A_GATE
     async with serving(tmp_path, **{"otlp.http": "127.0.0.1:0"}) as bus:
@@ -161,7 +160,6 @@ async def test_each_task_raises_and_it_decides_on(tmp_path: Path, monkeypatch: p
         assert all("MemoryError" in failures[name]["error"] for name in ours)
 
 
-@pytest.mark.asyncio
 async def test_each_task_of_a_fleet_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their names are those that are kept."""
     raising, done = Raising(monkeypatch), []
@@ -179,7 +177,6 @@ async def test_each_task_of_a_fleet_is_started_again(monkeypatch: pytest.MonkeyP
         assert any(f'"{name}"' in text for text in texts)
 
 
-@pytest.mark.asyncio
 async def test_it_decides_without_a_probe_of_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /proc/stat cannot be opened while somebody has taken all files; its heartbeats go by its own samples."""
 
@@ -194,7 +191,6 @@ async def test_it_decides_without_a_probe_of_its_host(tmp_path: Path, monkeypatc
         assert (await bus.status())["status"]["bus_connected"]
 
 
-@pytest.mark.asyncio
 async def test_a_message_that_cannot_be_applied_is_set_aside_with_its_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +220,6 @@ async def test_a_message_that_cannot_be_applied_is_set_aside_with_its_bytes(
     assert b"poison" in (folder / "1.message").read_bytes()
 
 
-@pytest.mark.asyncio
 async def test_while_ticks_raise_gates_hear_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = False
     sense = controller.update_parent_etas

@@ -6,12 +6,10 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from support.daemon_process import bus_of, eventually, running, says
 
 from controlplane.transport.endpoint import read_endpoint
 
-pytestmark = pytest.mark.asyncio
 FREEZE_S = 18.0  # more than the 15 s after which a bus that says nothing is started again
 
 

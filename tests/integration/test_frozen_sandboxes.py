@@ -103,7 +103,6 @@ async def frozen(folder: Path) -> AsyncIterator[tuple[DaemonProcess, BusClient, 
                 yield daemon, bus, agent
 
 
-@pytest.mark.asyncio
 async def test_it_sleeps_while_it_is_held_and_wakes_as_it_is_let_in(tmp_path: Path) -> None:
     async with frozen(tmp_path) as (daemon, bus, agent):
         await bus.status_where(lambda told: told["status"]["sandboxes"]["frozen"] == 1, "told")
@@ -117,7 +116,6 @@ async def test_it_sleeps_while_it_is_held_and_wakes_as_it_is_let_in(tmp_path: Pa
         assert told["status"]["sandboxes"]["late"] == 0
 
 
-@pytest.mark.asyncio
 async def test_a_tool_that_finds_it_asleep_waits_for_it_and_that_is_told(tmp_path: Path) -> None:
     async with frozen(tmp_path) as (_, bus, agent):
         await asyncio.to_thread(agent.do, "tool")
@@ -127,7 +125,6 @@ async def test_a_tool_that_finds_it_asleep_waits_for_it_and_that_is_told(tmp_pat
 
 
 @pytest.mark.parametrize("killed", ["daemon", "keeper", "agent stands still and daemon", "watchdog and keeper"])
-@pytest.mark.asyncio
 async def test_whatever_is_killed_all_wakes(killed: str, tmp_path: Path) -> None:
     async with frozen(tmp_path) as (daemon, _, agent):
         keeper = psutil.Process(agent.keeper)

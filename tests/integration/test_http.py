@@ -133,7 +133,6 @@ def test_an_address_in_use_is_refused_and_the_default_gives_way(
     assert f"$.http.listen: cannot listen at {taken}" in second.log
 
 
-@pytest.mark.asyncio
 async def test_metrics_and_traces_go_over_otlp(tmp_path: Path) -> None:
     with collector() as told:
         config = f'[http]\nlisten = "off"\n[telemetry]\notlp_endpoint = "{told.url}"\n'

@@ -98,7 +98,6 @@ async def asked(address: str, method: str, path: str, form: str) -> tuple[str, s
         writer.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("server", SERVERS)
 async def test_every_form_is_accepted_or_refused_with_the_reason(addresses: dict[str, str], server: str) -> None:
     at, method, path, expected = SERVERS[server]

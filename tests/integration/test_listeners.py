@@ -18,7 +18,6 @@ from pathlib import Path
 import grpc
 import nats.errors
 import pytest
-import pytest_asyncio
 from support.daemon_process import NODE, BusClient, DaemonProcess, eventually, queued, run_python, says, until
 from support.floods import ATTACKS, GREETING, HTTP2, WITHIN_S, Door, tcp, unix
 from support.ports import free_port
@@ -169,7 +168,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DaemonProc
         )
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def node(doors: tuple[DaemonProcess, str, dict[str, Door]]) -> AsyncIterator[Node]:
     daemon, api, others = doors
     bus = await BusClient.connect(await daemon.url())
@@ -180,7 +179,6 @@ async def node(doors: tuple[DaemonProcess, str, dict[str, Door]]) -> AsyncIterat
     await bus.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("door", ["page", "socket", "MCP proxy", "control API", "bus", "OTLP", "OTLP over gRPC"])
 async def test_a_flood_of_one_listener_ends_nothing_and_locks_nobody_out(node: Node, door: str) -> None:
     attacked = node.doors[door]
@@ -211,7 +209,6 @@ async def streams(node: Node, count: int) -> AsyncIterator[list[socket.socket]]:
             sock.close()
 
 
-@pytest.mark.asyncio
 async def test_streams_that_are_not_read_give_way_to_others(node: Node) -> None:
     def goes_on() -> None:
         with node.doors["page"].connect() as sock:
@@ -254,7 +251,6 @@ def requests() -> Iterator[bytes]:
                 yield f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\nhello".encode()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("door", ["page", "MCP proxy", "OTLP"])
 async def test_any_bytes_are_answered_as_the_clients_mistake(node: Node, door: str) -> None:
     chance = random.Random(43)

@@ -19,8 +19,6 @@ from controlplane.core.model import events as ev
 from controlplane.core.model.types import Tier, seconds
 from engine_hooks.llamacpp.api import NAMES_SLOT
 
-pytestmark = pytest.mark.asyncio
-
 MAKE = Path(__file__).resolve().parents[2] / "scripts" / "llamacpp_env.py"
 SLOTS = 4
 MANY = [f"p{number}" for number in range(SLOTS + 2)]

@@ -21,7 +21,6 @@ from support.programs import needs
 from controlplane.operate.client import connect
 from controlplane.transport.subjects import status_subject
 
-pytestmark = pytest.mark.asyncio
 GATE = "test/gate/one"
 MANY, SLOTS = 6_000, 8
 # Nobody runs a turn, and each keeps the slot that it got.

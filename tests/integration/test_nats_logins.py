@@ -6,7 +6,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-import pytest_asyncio
 from support.daemon_process import eventually
 from support.nats import nats_server_binary
 from support.ports import free_port, is_listening
@@ -16,11 +15,10 @@ from controlplane.daemon.bus.connection import Bus
 from controlplane.emit.emitter import Emitter
 from controlplane.fleet.connection import connected
 
-pytestmark = pytest.mark.asyncio
 PASSWORD = "p@ss:/w#r?d%1,2 "
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def port(tmp_path: Path) -> AsyncIterator[int]:
     port = free_port()
     told = ["-a", "127.0.0.1", "-p", str(port), "--user", "ops", "--pass", PASSWORD]

@@ -33,8 +33,6 @@ from controlplane.daemon.otlp.programs import SpanPrograms
 from controlplane.daemon.otlp.receiver import SpanReceiver
 from controlplane.daemon.otlp.servers import OtlpServers
 
-pytestmark = pytest.mark.asyncio
-
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 GATE = f"{NODE}/gate/one"
 PROTOBUF, JSON = {"content-type": "application/x-protobuf"}, {"content-type": "application/json"}

@@ -21,7 +21,7 @@ from support.programs import needs
 
 from controlplane.core.model import events as ev
 
-pytestmark = [pytest.mark.asyncio, needs("chromium", "chromedriver")]
+pytestmark = needs("chromium", "chromedriver")
 GATE, ENGINE, TOOL = "test/gate/one", "test/engine/one", "test/tool/one"
 OTHER = "test/engine-2/one"
 WINDOW = 'preset = "fcfs"\n[http]\nlisten = "{}"\n[admission]\nwindow = {}\n'

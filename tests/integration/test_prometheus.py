@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.daemon_process import until
 from support.ports import free_port
 from support.programs import found, needs
 from support.whole_loop import Loop
@@ -190,11 +191,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     server = Prometheus(f"http://{listen}", time.time())
     try:
         loop.start()
-        loop.until(server.is_ready, "Prometheus did not start")
+        until(server.is_ready, "Prometheus that is ready")
         for _ in range(2):  # a rate is of what grew between two scrapes, however many came meanwhile
             assert len(loop.run(PROGRAMS).programs) == PROGRAMS
             ended_s = time.time()
-            loop.until(lambda since_s=ended_s: server.scraped_s() > since_s, "Prometheus did not come again")
+            until(lambda since_s=ended_s: server.scraped_s() > since_s, "scrape behind it")
         yield server
     finally:
         process.terminate()
@@ -216,7 +217,7 @@ def test_it_scrapes_the_daemon_and_knows_the_rules(scraped: Prometheus) -> None:
         firing = [rule["name"] for rule in group["rules"] if rule["state"] == "firing"]
         return target["health"] == "up" and healths == dict.fromkeys(alerts(), "ok") and firing == []
 
-    Loop.until(all_is_well, "a target or a rule is ill, or an alert fires")
+    until(all_is_well, "target and rule that are well, without an alert")
 
 
 def test_each_query_of_the_dashboard_has_data(scraped: Prometheus) -> None:

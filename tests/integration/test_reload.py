@@ -22,8 +22,6 @@ from controlplane.daemon.observe.log_replay import replay_log
 from controlplane.transport.subjects import heartbeat_subject
 from controlplane.wire.codec import decode_heartbeat
 
-pytestmark = pytest.mark.asyncio
-
 GATE = "test/gate/one"
 ENGINE = "test/engine/one"
 POOL = ev.PoolSampled(total_blocks=1000, free_blocks=1000, block_tokens=16)

@@ -1,13 +1,11 @@
 """Whom the load generator watches on a real nats-server."""
 
-import pytest
 from support.daemon_process import eventually
 from support.nats import NatsServer
 
 from controlplane.lab.load.watch import StatusWatch
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_ends_while_it_connects_leaves_nothing_open(nats_server: NatsServer) -> None:
     nats_server.suspend()  # its port still accepts: the kernel does that
     try:

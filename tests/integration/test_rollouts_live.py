@@ -11,8 +11,6 @@ from support.governed_double import GateClient, governed_double
 
 from controlplane.core.model.commands import Release, Retain
 
-pytestmark = pytest.mark.asyncio
-
 PROMPT = {"role": "system", "content": " ".join(["word"] * 800)}
 
 

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from support.daemon_process import BusClient, DaemonProcess, eventually, listening, queued, serving
 from support.ports import free_port
 
 from controlplane.core.model import events as ev
 from controlplane.operate.client import connect
-
-pytestmark = pytest.mark.asyncio
 
 GATE, ENGINE = "test/gate/one", "test/engine/one"
 # Nobody here runs a turn: slots that are not used would be taken back, and the idle engine given who waits.
@@ -48,7 +45,7 @@ class Node:
             return str(page.read().decode())
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(tmp_path)
     yield made

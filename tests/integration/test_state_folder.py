@@ -4,10 +4,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from support.daemon_process import running, serving
-
-pytestmark = pytest.mark.asyncio
 
 OTHERS = {"test.sock": 0o660}  # for agents of the daemon's group
 

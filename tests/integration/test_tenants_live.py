@@ -2,18 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from support.daemon_process import NODE, TIMEOUT_S, BusClient, DaemonProcess, eventually, running
-
-from controlplane.lab.double import DoubleOptions, run_double
-
-pytestmark = pytest.mark.asyncio
+from support.daemon_process import TIMEOUT_S, BusClient, DaemonProcess, eventually, running
+from support.governed_double import GateClient, governed_double
 
 KEYS = {"ours": "sk-ours", "poor": "sk-poor"}
 
@@ -48,50 +43,16 @@ def daemon(tmp_path: Path, nats_server: Any) -> Iterator[DaemonProcess]:
         yield process
 
 
-class Client:
-    """Asks the gate before the double with a tenant's key."""
-
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
-        self.url, self.http = url, http
-
-    async def health(self) -> Any:
-        async with self.http.get(f"{self.url}/penstock/health") as response:
-            return await response.json()
-
-    async def turn(self, tenant: str, program: str, **headers: str) -> tuple[int, dict[str, str], Any]:
-        """Status, headers and body of one turn."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        named |= {"x-penstock-program-id": program, "authorization": f"Bearer {KEYS[tenant]}"}
-        body = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
-        async with self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=named) as response:
-            answer = await response.json()
-            return response.status, {name.lower(): value for name, value in response.headers.items()}, answer
+async def turn(client: GateClient, tenant: str, program: str) -> tuple[int, Any]:
+    """Status and body of one turn with a tenant's key."""
+    headers = {"x-penstock-program-id": program, "authorization": f"Bearer {KEYS[tenant]}"}
+    body = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
+    asking = client.http.post(f"{client.url}/v1/chat/completions", json=body, headers=headers)
+    async with asyncio.timeout(TIMEOUT_S), asking as response:
+        return response.status, await response.json()
 
 
-@asynccontextmanager
-async def governed(bus_url: str) -> AsyncIterator[tuple[Client, BusClient]]:
-    """Client and bus, once the gate hears the daemon."""
-    bus = await BusClient.connect(bus_url)
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    stop = asyncio.Event()
-    options = DoubleOptions(port=0, node=NODE, bus=bus_url, on_ready=ready.set_result)
-    double = asyncio.ensure_future(run_double(options, stop))
-    try:
-        async with aiohttp.ClientSession() as http:
-            client = Client(await ready, http)
-
-            async def is_governed() -> bool:
-                return bool((await client.health())["mode"] == "governed")
-
-            await eventually(is_governed, what="gate that hears the daemon")
-            yield client, bus
-    finally:
-        stop.set()
-        await asyncio.wait_for(double, TIMEOUT_S)
-        await bus.close()
-
-
-async def stopped(client: Client, bus: BusClient, *programs: str) -> None:
+async def stopped(client: GateClient, bus: BusClient, *programs: str) -> None:
     """Wait until the daemon has ended these, and the gate, to whom it says so at the same time, lets none pass."""
 
     def are_ended(status: dict[str, Any]) -> bool:
@@ -105,21 +66,21 @@ async def stopped(client: Client, bus: BusClient, *programs: str) -> None:
 
 
 async def test_a_killed_daemon_knows_what_was_spent(daemon: DaemonProcess, nats_server: Any) -> None:
-    async with governed(nats_server.url) as (client, bus):
+    async with governed_double(nats_server.url) as (client, _, bus):
         for _ in range(2):
-            assert (await client.turn("ours", "root"))[0] == 200
-        assert (await client.turn("poor", "first"))[0] == 200
-        assert (await asyncio.wait_for(client.turn("poor", "second"), TIMEOUT_S))[0] == 429
+            assert (await turn(client, "ours", "root"))[0] == 200
+        assert (await turn(client, "poor", "first"))[0] == 200
+        assert (await turn(client, "poor", "second"))[0] == 429
         daemon.kill()
         daemon.start()
-        assert (await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S))[0] == 200, "the third of three"
+        assert (await turn(client, "ours", "root"))[0] == 200, "the third of three"
         await stopped(client, bus, "root")
-        status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
+        status, body = await turn(client, "ours", "root")
         assert (status, body["error"]["code"]) == (429, "budget_spent")
-        status, _, body = await asyncio.wait_for(client.turn("poor", "third"), TIMEOUT_S)
+        status, body = await turn(client, "poor", "third")
         assert (status, body["error"]["message"]) == (429, "tenant poor has spent its 1 turns in 600 s")
         daemon.kill()
         daemon.start()
-        status, _, body = await asyncio.wait_for(client.turn("ours", "root"), TIMEOUT_S)
+        status, body = await turn(client, "ours", "root")
         assert (status, body["error"]["code"]) == (429, "budget_spent"), "what was stopped stays so"
     assert "Traceback" not in daemon.log

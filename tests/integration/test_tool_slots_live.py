@@ -14,8 +14,6 @@ from support.daemon_process import NODE, BusClient, DaemonProcess, bus_of, event
 from controlplane.emit import slot_wait
 from controlplane.emit.tool_reporter import ToolReporter
 
-pytestmark = pytest.mark.asyncio
-
 LONG_S = 600.0  # more than a test may take
 ONE_SLOT = "[host]\ncpus = 1\n[control.tool_slots]\nper_cpu = 1\nbusy = 0\n"
 

@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from .soak import soak
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_no_request_fails_by_us(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,9 @@ def _value(hint: Any, name: str) -> Any:
 EVENTS: list[ev.Event] = [_example(kind) for kind in ev.EVENT_TYPES]
 
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 @dataclass
 class Told:
     """``problems``: what must not have happened. ``slowest_s``: of one input, or until an answer came."""
@@ -83,7 +86,29 @@ class Told:
         except Exception as error:
             self.problems.append(f"{type(error).__name__}: {error} of {data[:300]!r}")
         self.inputs += 1
+        self.took(began_s)
+
+    def took(self, began_s: float) -> None:
         self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
+
+    async def send(self, connecting: Awaitable[Connection], mutator: Mutator, count: int = 1) -> None:
+        """So many inputs on a connection of their own. It may be answered or hung up upon, and in time."""
+        reader, writer = await connecting
+        try:
+            for _ in range(count):
+                writer.write(mutator.next())
+                self.inputs += 1
+                await writer.drain()
+            writer.write_eof()
+            began_s = time.monotonic()
+            await asyncio.wait_for(reader.read(), _ANSWERS_WITHIN_S)
+            self.took(began_s)
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            self.problems.append("a connection was neither answered nor hung up upon")
+        finally:
+            writer.close()
 
 
 def _batches(publisher: str) -> list[bytes]:
@@ -103,7 +128,7 @@ async def bus(random: Random, inputs: int, node: str, folder: Path) -> Told:
             if number % _AT_ONCE == 0:
                 began_s = time.monotonic()
                 await delivered(client)
-                told.slowest_s = max(told.slowest_s, time.monotonic() - began_s)
+                told.took(began_s)
         await delivered(client)
         await client.close()
     return told
@@ -131,22 +156,7 @@ async def socket(random: Random, inputs: int, node: str, folder: Path) -> Told:
     frames = [pack(Frame.EVENTS, batch) for batch in _batches(f"{node}/tool/malformed")]
     mutator = Mutator(random, [*frames, pack(Frame.TAKEN), pack(Frame.COMMANDS, b"x")])
     while told.inputs < inputs:
-        reader, writer = await asyncio.open_unix_connection(socket_path(node, folder))
-        try:
-            for _ in range(20):
-                writer.write(mutator.next())
-                told.inputs += 1
-                await writer.drain()
-            writer.write_eof()
-            began_s = time.monotonic()
-            await asyncio.wait_for(reader.read(), _ANSWERS_WITHIN_S)
-            told.slowest_s = max(told.slowest_s, time.monotonic() - began_s)
-        except ConnectionError:
-            continue
-        except TimeoutError:
-            told.problems.append("the socket neither answered nor hung up")
-        finally:
-            writer.close()
+        await told.send(asyncio.open_unix_connection(socket_path(node, folder)), mutator, 20)
     return told
 
 
@@ -169,20 +179,7 @@ async def http(random: Random, inputs: int, host: str, port: int) -> Told:
 
     async def one() -> None:
         async with slots:
-            began_s = time.monotonic()
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(mutator.next())
-                writer.write_eof()
-                await asyncio.wait_for(reader.read(), _ANSWERS_WITHIN_S)
-            except ConnectionError:
-                pass
-            except TimeoutError:
-                told.problems.append("a request was neither answered nor hung up upon")
-            finally:
-                writer.close()
-            told.inputs += 1
-            told.slowest_s = max(told.slowest_s, time.monotonic() - began_s)
+            await told.send(asyncio.open_connection(host, port), mutator)
 
     for first in range(0, inputs, _AT_ONCE):
         await asyncio.gather(*(one() for _ in range(min(_AT_ONCE, inputs - first))))
@@ -208,7 +205,7 @@ async def control(random: Random, inputs: int, node: str, folder: Path) -> Told:
                 )
                 if late:
                     told.problems.append(f"the control API said {answer}")
-            told.slowest_s = max(told.slowest_s, time.monotonic() - began_s)
+            told.took(began_s)
     return told
 
 

@@ -7,27 +7,19 @@ files. Exits with 1 when a process ended, an answer took too long, or a reader r
 # ruff: noqa: T201 - what a command prints
 
 import asyncio
+import inspect
 import time
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from support.daemon_process import NODE, says
 from support.whole_loop import Loop
 
 from . import doors
 
-SHARES = {
-    "bus": 0.4,
-    "commands and heartbeats": 0.2,
-    "socket": 0.05,
-    "HTTP": 0.03,
-    "gRPC": 0.02,
-    "configurations": 0.1,
-    "traces": 0.1,
-    "event logs": 0.05,
-    "snapshots": 0.05,
-}
 MOST_ANSWER_S = 10.0
 MOST_GROWTH = 2.0  # of a process's peak memory over what it had when it was warm
 
@@ -56,31 +48,23 @@ async def _attack(loop: Loop, inputs: int, random: Random, seed: int, folder: Pa
     pids = {"daemon": loop.daemon.process.pid, "engine double": loop.double.pid}
     before = {name: _peak_mb(pid) for name, pid in pids.items()}
     where = urllib.parse.urlsplit(loop.url)
-    assert where.hostname
-    assert where.port
     recorded = (folder / "run.jsonl").read_bytes()
-    count = {name: max(64, round(share * inputs)) for name, share in SHARES.items()}
+    asked: dict[str, tuple[float, Callable[[int], Any]]] = {
+        "bus": (0.4, lambda count: doors.bus(random, count, NODE, folder)),
+        "commands and heartbeats": (0.2, lambda count: doors.words(random, count, NODE)),
+        "socket": (0.05, lambda count: doors.socket(random, count, NODE, folder)),
+        "HTTP": (0.03, lambda count: doors.http(random, count, where.hostname or "", where.port or 0)),
+        "gRPC": (0.02, lambda count: doors.control(random, count, NODE, folder)),
+        "configurations": (0.1, lambda count: doors.configurations(random, count, folder)),
+        "traces": (0.1, lambda count: doors.traces(random, count, folder)),
+        "event logs": (0.05, lambda count: doors.logs(random, count, folder, recorded)),
+        "snapshots": (0.05, lambda count: doors.snapshots(random, count, folder)),
+    }
     began_s, total, failed = time.monotonic(), 0, False
-    for name in SHARES:
-        match name:
-            case "bus":
-                told = await doors.bus(random, count[name], NODE, folder)
-            case "commands and heartbeats":
-                told = doors.words(random, count[name], NODE)
-            case "socket":
-                told = await doors.socket(random, count[name], NODE, folder)
-            case "HTTP":
-                told = await doors.http(random, count[name], where.hostname, where.port)
-            case "gRPC":
-                told = await doors.control(random, count[name], NODE, folder)
-            case "configurations":
-                told = doors.configurations(random, count[name], folder)
-            case "traces":
-                told = doors.traces(random, count[name], folder)
-            case "event logs":
-                told = doors.logs(random, count[name], folder, recorded)
-            case _:
-                told = doors.snapshots(random, count[name], folder)
+    for name, (share, put) in asked.items():
+        told = put(max(64, round(share * inputs)))
+        if inspect.isawaitable(told):
+            told = await told
         slow = told.slowest_s > MOST_ANSWER_S
         print(
             f"{told.inputs:8,}  {name}: slowest {told.slowest_s:.2f} s, {len(told.problems)} problems",

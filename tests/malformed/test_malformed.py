@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from .soak import run
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_nothing_ends_hangs_or_grows(tmp_path: Path) -> None:

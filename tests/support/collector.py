@@ -1,13 +1,13 @@
 """A double of an OTLP collector, over HTTP: it keeps what it is sent."""
 
-import http.server
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from support.pages import Answering, serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class Told:
 class Collector:
     """What came so far."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.bodies: list[tuple[str, bytes]] = []
 
     def spans(self) -> list[Told]:
@@ -60,7 +60,7 @@ class Collector:
         }
 
 
-def _body(request: http.server.BaseHTTPRequestHandler) -> bytes:
+def _body(request: Answering) -> bytes:
     """All of it, as the daemon sends it or in chunks, as Envoy does."""
     if (length := request.headers["content-length"]) is not None:
         return request.rfile.read(int(length))
@@ -76,22 +76,11 @@ def _body(request: http.server.BaseHTTPRequestHandler) -> bytes:
 def collector() -> Iterator[Collector]:
     """It listens within."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
+    class Handler(Answering):
+        def do_POST(self) -> None:  # noqa: N802  http.server calls it
             made.bodies.append((self.path, _body(self)))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.answer()
 
-        def log_message(self, *args: object) -> None:
-            """Nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made = Collector(server.server_port)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
+    with serving(Handler) as url:
+        made = Collector(url)
+        yield made

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,11 +39,14 @@ def most_start_s() -> float:
     return max(2.0, 15 * (time.monotonic() - began_s))
 
 
-def run_python(log: Path, *arguments: str, files: int = 0) -> "subprocess.Popen[bytes]":
-    """Python with these arguments, which may open so many files; 0: as many as we."""
+def run_python(
+    log: Path, *arguments: str, files: int = 0, variables: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Python with these arguments, and more in its environment. It may open so many files; 0: as many as we."""
     limited = ("bash", "-c", f'ulimit -n {files}; exec "$@"', "bash") if files else ()
     with log.open("ab") as out:
-        return subprocess.Popen([*limited, sys.executable, *arguments], stdout=out, stderr=out)
+        environment = {**os.environ, **(variables or {})}
+        return subprocess.Popen([*limited, sys.executable, *arguments], stdout=out, stderr=out, env=environment)
 
 
 class DaemonProcess:

@@ -1,5 +1,6 @@
 """The real nats-server in a process of its own, never a double of it."""
 
+import json
 import os
 import re
 import shutil
@@ -30,15 +31,25 @@ class NatsServer:
 
     ``port`` stays the same over ``kill`` and ``restart``, and so does the JetStream store, as it would for a
     server that a supervisor brings back. ``restart(move=True)`` takes another port.
+
+    :param settings: its configuration besides; ``sync_interval``: how often the store is synced to the disk.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sync_interval: str = "", **settings: object) -> None:
         self.folder = folder
+        synced = {"sync_interval": sync_interval} if sync_interval else {}
+        self._settings = {**settings, "jetstream": {"store_dir": str(folder), **synced}}
         self.port = -1
         self.log: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.start()
+
+    def __enter__(self) -> "NatsServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def url(self) -> str:
@@ -59,8 +70,9 @@ class NatsServer:
         """Start and return once the server says that it is ready."""
         assert self._process is None, "the server runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
-        command: list[str] = [str(nats_server_binary()), "-a", "127.0.0.1", "-p", str(self.port)]
-        command += ["-js", "-sd", str(self.folder)]
+        config = self.folder / "nats-server.conf"
+        config.write_text(json.dumps(self._settings))
+        command = [str(nats_server_binary()), "-a", "127.0.0.1", "-p", str(self.port), "-c", str(config)]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         ready = threading.Event()
         self._process = process

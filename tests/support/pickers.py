@@ -20,6 +20,7 @@ from controlplane.fleet.roster import Engine, Roster
 from controlplane.gate import Gate, GateLimits, GateLink, Ticket
 from controlplane.gate.usage import Usage
 from controlplane.wire.heartbeat import Heartbeat
+from support.daemon_process import eventually
 
 Mode = ext_proc.ProcessingMode
 Request, Response = ext_proc.ProcessingRequest, ext_proc.ProcessingResponse
@@ -177,12 +178,7 @@ def refused(reply: Any) -> tuple[int, Any, dict[str, str]]:
 
 async def until(condition: Callable[[], Any], what: str) -> None:
     """Wait until it is so."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"it never came to pass: {what}") from None
+    await eventually(condition, what=what, timeout_s=PATIENCE_S)
 
 
 def _headers(pairs: Mapping[str, str], end: bool) -> Any:

@@ -23,8 +23,6 @@ _SGLANG = ("--context-length", "12000", "--chunked-prefill-size", "1024", "--dty
 class RealEngine(Loop):
     """A daemon, and SGLang or vLLM with a model of 20 million random weights."""
 
-    model = MODEL
-
     def __init__(
         self, folder: Path, engine: str, *, daemon: tuple[str, ...], pool_tokens: int = POOL_TOKENS, **more: Any
     ) -> None:

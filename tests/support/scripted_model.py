@@ -9,8 +9,9 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from support.pages import Answering, serving
 
 _OF_TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "stream_options")  # that the engine was set up without
 _UPSTREAM_TOKENS = 16
@@ -51,17 +52,12 @@ class ScriptedModel:
     def __enter__(self) -> "ScriptedModel":
         self._said: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._serving = serving(self._handler())
+        self.url = f"{self._serving.__enter__()}/v1"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._serving.__exit__(None, None, None)
 
     def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
         with self._lock:
@@ -94,31 +90,19 @@ class ScriptedModel:
         with urllib.request.urlopen(asked, timeout=60) as answer:
             return json.load(answer)["usage"]
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Answering]:
         model = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        class Handler(Answering):
+            def do_GET(self) -> None:  # noqa: N802  http.server calls it
+                self.answer(200 if self.path == "/health" else 404, b"{}")
 
-            def do_GET(self) -> None:
-                self._answer(200 if self.path == "/health" else 404, {})
-
-            def do_POST(self) -> None:
+            def do_POST(self) -> None:  # noqa: N802  http.server calls it
                 at_ns = time.monotonic_ns()
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                self._answer(*model.answer(Request(headers=headers, body=body, at_ns=at_ns)))
-
-            def _answer(self, status: int, answer: dict[str, Any]) -> None:
-                data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: object) -> None:
-                """Quiet."""
+                status, answer = model.answer(Request(headers=headers, body=body, at_ns=at_ns))
+                self.answer(status, json.dumps(answer).encode())
 
         return Handler
 

@@ -4,9 +4,8 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,7 +19,7 @@ from controlplane.lab.workload.run import RunResult
 from controlplane.lab.workload.synthetic import synthesize
 from controlplane.transport.endpoint import resolve_url
 from controlplane.transport.roles import BusRole
-from support.daemon_process import NODE, TIMEOUT_S, DaemonProcess
+from support.daemon_process import NODE, TIMEOUT_S, DaemonProcess, until
 
 TIME_SCALE = 30.0
 POOL_TOKENS = 40_000
@@ -73,22 +72,13 @@ class Loop:
         """Where it listened before, if it has run."""
         port = self.url.rpartition(":")[2] or "0"
         command = [sys.executable, "-m", "controlplane", "engine-double", "--port", port, "--node", NODE]
-        command += [
-            "--state-dir",
-            str(self.folder),
-            "--time-scale",
-            f"{self.time_scale:g}",
-            "--tokens-per-word",
-            "64",
-        ]
+        command += ["--state-dir", str(self.folder), "--time-scale", f"{self.time_scale:g}"]
+        command += ["--tokens-per-word", "64"]
         command += self._engine
         log = self.logs / "double.log"
         with log.open("w") as output:
             self.double = subprocess.Popen(command, stderr=output)
-        self.until(lambda: "listens on" in log.read_text(), "the engine double did not start")
-        found = re.search(r"listens on (\S+)", log.read_text())
-        assert found is not None
-        self.url = found.group(1)
+        self.url = until(lambda: re.search(r"listens on (\S+)", log.read_text()), "double that listens")[1]
 
     def kill_engine(self) -> None:
         assert self.double is not None
@@ -104,19 +94,12 @@ class Loop:
         assert self.double is not None
         return {"server": psutil.Process(self.double.pid)}
 
-    @staticmethod
-    def until(holds: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not holds():
-            assert time.monotonic() < deadline, complaint
-            time.sleep(0.02)
-
     def health(self) -> dict[str, object]:
         with urllib.request.urlopen(f"{self.url}/penstock/health", timeout=TIMEOUT_S) as answer:
             return dict(json.load(answer))
 
     def wait_for_daemon(self) -> None:
-        self.until(lambda: self.health()["mode"] == "governed", "the gate never heard the daemon")
+        until(lambda: self.health()["mode"] == "governed", "gate that hears the daemon")
 
     def run(self, programs: int) -> RunResult:
         bus = resolve_url(None, NODE, self.folder, role=BusRole.AGENT)

@@ -66,7 +66,8 @@ class Freezer:
         folder.mkdir(parents=True, mode=0o700)
         self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel lets it go when this process ends
-        self._kinds, self._folder, self._held_by, self._tell, self._now_ns = kinds, folder, held_by, tell, now_ns
+        self._kinds, self._folder = _that_freeze(kinds), folder
+        self._held_by, self._tell, self._now_ns = held_by, tell, now_ns
         self._programs: dict[str, _Program] = {}
         self._workers = ThreadPoolExecutor(_AT_ONCE)
         self._working: dict[Future[dict[str, Any]], str] = {}
@@ -113,9 +114,8 @@ class Freezer:
 
     def thaw_now(self, resource: Resource) -> None:
         """Thaw what is about to be reclaimed: what is frozen cannot end in order."""
-        provider = self._kinds[resource.kind]
-        if resource.freezable and isinstance(provider, Freezable):
-            provider.thaw(resource.handle)
+        if resource.freezable and resource.kind in self._kinds:
+            self._kinds[resource.kind].thaw(resource.handle)
             self._note_of(resource).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -172,10 +172,7 @@ class Freezer:
         return {"frozen": frozen, "took_ns": took_ns, **sizes}
 
     def _freezable(self, resources: Iterable[Resource]) -> Iterable[tuple[Resource, Freezable]]:
-        for each in resources:
-            provider = self._kinds[each.kind]
-            if isinstance(provider, Freezable):
-                yield each, provider
+        return [(each, self._kinds[each.kind]) for each in resources if each.kind in self._kinds]
 
     def _size_bytes(self, resources: Iterable[Resource]) -> int:
         return sum(provider.memory_bytes(each.handle) for each, provider in self._freezable(resources))
@@ -184,14 +181,17 @@ class Freezer:
         return self._folder / hashlib.sha256(f"{resource.kind} {resource.handle}".encode()).hexdigest()[:32]
 
 
+def _that_freeze(kinds: Mapping[str, Provider]) -> dict[str, Freezable]:
+    return {kind: provider for kind, provider in kinds.items() if isinstance(provider, Freezable)}
+
+
 def thaw_noted(folder: Path, kinds: Mapping[str, Provider]) -> None:
     """Thaw all that a freezer noted that is gone. What is awake, or gone too, stays as it is."""
+    that_freeze = _that_freeze(kinds)
     for note in folder.glob("[0-9a-f]*"):
         with contextlib.suppress(OSError, ValueError, KeyError, ProviderError):
             kind, handle = json.loads(note.read_text())
-            provider = kinds[kind]
-            if isinstance(provider, Freezable):
-                provider.thaw(handle)
+            that_freeze[kind].thaw(handle)
             note.unlink(missing_ok=True)
 
 

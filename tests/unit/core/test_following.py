@@ -4,7 +4,6 @@ from support.core_driver import Driver, fixed, of
 
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
-from controlplane.core.model.types import Status
 from controlplane.core.scheduling.controller import Controller
 
 
@@ -26,9 +25,6 @@ class Pair(Driver):
             self.follower.replay_command(command, self.now_ns)
         self.follower.follow(self.now_ns)
         return commands
-
-    def statuses(self, controller: Controller) -> dict[str, Status]:
-        return {name: program.status for name, program in controller.ledger.programs.by_name.items()}
 
     def take_over(self) -> list[cmd.Command]:
         """The one that decided is gone."""

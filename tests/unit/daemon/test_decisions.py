@@ -2,13 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from controlplane.core.model.commands import Admit, Pause, SetWindow
 from controlplane.daemon.status import decisions as module
 from controlplane.daemon.status.decisions import Decision, Decisions
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_each_watcher_gets_what_it_asked_for() -> None:

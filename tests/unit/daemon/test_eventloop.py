@@ -12,8 +12,6 @@ from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.daemon.compose import shielded_exit_stack
 from controlplane.eventloop import on_signals, run, task_group
 
-pytestmark = pytest.mark.asyncio
-
 
 async def fail(error: Exception) -> None:
     raise error

@@ -17,14 +17,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support import strangers
 from support.core_driver import Driver, fixed
+from support.experiments import MEASURED
 
 from controlplane import clocks
 from controlplane.config import Config, Resolved, Source
-from controlplane.core.experiment import Estimate
 from controlplane.core.model import events as ev
 from controlplane.core.model.text import printable
 from controlplane.daemon.api.views import listing
-from controlplane.daemon.experiment import ExperimentStatus
 from controlplane.daemon.observe.instruments import STATES, make
 from controlplane.daemon.pipeline import DecisionPipeline
 from controlplane.daemon.process.disk import DiskWriter
@@ -78,20 +77,6 @@ def shadow_that_failed() -> Any:
     return replace(shadow.status(0), standing="failed", reason=STRANGE)
 
 
-MEASURED = ExperimentStatus(
-    preset="penstock",
-    standing="measures",
-    is_stock=False,
-    began_ns=0,
-    slice_ends_ns=1,
-    ended_ns=0,
-    since_ns=0,
-    blocks=9,
-    left_out=1,
-    programs=90,
-    censored=5,
-    changes=(Estimate(name="completion", value=0.3, low=0.2, high=0.4, is_bounded=True, blocks=9),),
-)
 WELL = replace(Node().status(), experiment=MEASURED)
 TROUBLE: Mapping[str, Callable[[Status], Status]] = {
     "bus_away": lambda s: replace(s, bus_connected=False),
@@ -249,7 +234,6 @@ def test_what_came_a_while_ago_is_no_finding_any_more(tmp_path: Path) -> None:
     assert "1 hold_deadline" in node.status().findings[0].found
 
 
-@pytest.mark.asyncio
 async def test_a_disk_that_hangs_is_seen_and_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

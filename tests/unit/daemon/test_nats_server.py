@@ -15,8 +15,6 @@ from controlplane.daemon.process.ports import free_ports
 from controlplane.eventloop import task_group
 from controlplane.transport.endpoint import read_endpoint
 
-pytestmark = pytest.mark.asyncio
-
 
 async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """As another node's nats-server does with whom it does not know."""

@@ -8,8 +8,6 @@ from controlplane.daemon.bus import connection as bus
 from controlplane.daemon.bus.connection import Delivery, Inbox
 from controlplane.daemon.pacing import Pacer
 
-pytestmark = pytest.mark.asyncio
-
 
 class _Work:
     """Each step takes a second of the pacer's clock."""

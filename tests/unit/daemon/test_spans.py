@@ -16,8 +16,6 @@ from controlplane.daemon.otlp.programs import SpanPrograms
 from controlplane.daemon.otlp.receiver import SpanReceiver
 from controlplane.daemon.otlp.spans import CONVENTIONS
 
-pytestmark = pytest.mark.asyncio
-
 TRACE, OTHER = "4b" * 16, "5c" * 16
 SECOND_NS = 1_000_000_000
 GENAI = CONVENTIONS[0]

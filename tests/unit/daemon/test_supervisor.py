@@ -9,8 +9,6 @@ import pytest
 
 from controlplane.daemon.process.sd_notify import Supervisor
 
-pytestmark = pytest.mark.asyncio
-
 
 async def told(name: str, listener: socket.socket) -> list[str]:
     """What a supervisor with that socket's name hears until its daemon ends."""

@@ -1,10 +1,10 @@
 """Metrics and traces, read in memory."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 from opentelemetry.sdk.metrics import MeterProvider
@@ -14,15 +14,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from support.core_driver import Publisher
+from support.experiments import MEASURED
 from support.journalled import Journalled
 
 from controlplane.config import Config, Resolved, Source
-from controlplane.core.experiment import Estimate
 from controlplane.core.model import commands as cmd
 from controlplane.core.model import events as ev
 from controlplane.core.model.tenancy import Tenancy, Tenant
 from controlplane.core.model.types import seconds
-from controlplane.daemon.experiment import MEASURES, ExperimentStatus
 from controlplane.daemon.observe.engine_metrics import (
     ENGINE_STATES,
     WITH_ALL_ENGINES,
@@ -43,20 +42,6 @@ from controlplane.daemon.status.status import Status, describe
 from controlplane.transport.listener import ListenerRow
 
 CHANGE = EstimatedChange(name="mean_jct_s", value=-0.2, low=-0.3, high=-0.1, is_bounded=True, replay_error=0.0)
-EXPERIMENT = ExperimentStatus(
-    preset="penstock",
-    standing=MEASURES,
-    is_stock=True,
-    began_ns=0,
-    slice_ends_ns=1,
-    ended_ns=0,
-    since_ns=0,
-    blocks=9,
-    left_out=0,
-    programs=90,
-    censored=9,
-    changes=(Estimate(name="completion", value=-0.3, low=-0.4, high=-0.2, is_bounded=True, blocks=9),),
-)
 
 
 class Measured(Journalled):
@@ -84,7 +69,7 @@ class Measured(Journalled):
             now_ns=self.driver.now_ns,
             fence=7,
             shadow=self.shadow.status(self.driver.now_ns, ShadowEstimate(changes=(CHANGE,))),
-            experiment=EXPERIMENT,
+            experiment=replace(MEASURED, is_stock=True),
             listeners=(ListenerRow(name="page", open=1, most=9, refused=3),),
             failures=(Failure(what="host probe", count=3),),
         )
@@ -120,7 +105,7 @@ def test_every_state_is_read() -> None:
     assert measured.values("penstock.events")["applied"] == 4
     assert measured.values("penstock.shadow.deciding") == {"penstock": 0}, "it has heard nothing yet"
     assert measured.values("penstock.shadow.change_ratio") == {"mean_jct_s": -0.2}
-    assert measured.values("penstock.gain.change_low_ratio") == {"completion": -0.4}
+    assert measured.values("penstock.gain.change_low_ratio") == {"completion": 0.2}
     assert measured.values("penstock.gain.stock") == {"": 1}
     assert measured.values("penstock.connections.refused") == {"page": 3}
 
@@ -158,7 +143,6 @@ def test_the_name_of_an_engine_is_quoted() -> None:
     assert [sample.labels for sample in first.samples] == [{"engine": 'a"b\\c\nd'}]
 
 
-@pytest.mark.asyncio
 async def test_all_instruments_read_one_look() -> None:
     looks: list[int] = []
 
@@ -176,7 +160,6 @@ async def test_all_instruments_read_one_look() -> None:
     assert len(looks) == 3, "who reads again collects anew"
 
 
-@pytest.mark.asyncio
 async def test_a_look_at_very_many_engines_lets_others_go_on() -> None:
     went_on: list[int] = []
     looked = 0

@@ -20,7 +20,6 @@ from controlplane.eventloop import task_group
 BY_ITSELF_S = 600.0  # the thread looks up; a look at whether it is over comes 20 times a second
 
 
-@pytest.mark.asyncio
 async def test_who_watches_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = partial(watchfiles.awatch, rust_timeout=round(BY_ITSELF_S * 1000))
     monkeypatch.setattr(watchfiles, "awatch", patient)
@@ -60,7 +59,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.asyncio
 async def test_a_file_is_judged_alike_whoever_has_it_read(tmp_path: Path) -> None:
     """At the start, by a signal or an operator, and as it is watched; nothing of a wrong one is taken over."""
     file = tmp_path / "penstock.toml"

@@ -54,7 +54,6 @@ async def reads(daemon: Daemon, comes: int, *, last: int, every_s: float = 0.1) 
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.asyncio
 async def test_it_reads_as_long_as_something_comes_and_saves_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +69,6 @@ async def test_it_reads_as_long_as_something_comes_and_saves_how_far_it_is(
     assert 1 <= position <= 16
 
 
-@pytest.mark.asyncio
 async def test_it_begins_when_nothing_comes_any_more_or_when_it_is_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +82,6 @@ async def test_it_begins_when_nothing_comes_any_more_or_when_it_is_to_end(
     assert daemon.position == 3
 
 
-@pytest.mark.asyncio
 async def test_a_message_at_which_the_process_ended_twice_is_set_aside(tmp_path: Path) -> None:
     """Each other is read, also one at which it ended once; and how far that is was saved for the next start."""
     path, mark = tmp_path / "snapshot.json", tmp_path / "snapshot.mark"
@@ -114,7 +111,6 @@ class BusDouble(Bus):
         self.beats.append(heartbeat)
 
 
-@pytest.mark.asyncio
 async def test_gates_hear_of_it_once_it_has_read_what_happened_until_it_leads(tmp_path: Path) -> None:
     """A gate that hears a daemon lets nobody in by itself, however long that one has yet to read."""
     resolved = Resolved(config=parse({"node": "node", "heartbeat_s": 0.02}), origins={})

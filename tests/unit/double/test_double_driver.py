@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from controlplane.core.model.commands import Admit, Demote, Label, Pause, Prefetch, Release, Retain, StateRequest
 from controlplane.core.model.events import (
@@ -28,8 +27,6 @@ from controlplane.lab.double.driver import Driver, EngineClock
 from controlplane.lab.sim.engine_model import Call, ContextTooLong, EngineModel
 from controlplane.lab.sim.profile import load_profile
 from controlplane.wire.heartbeat import Heartbeat
-
-pytestmark = pytest.mark.asyncio
 
 MARS = EnginePolicies(priority=Mlfq(), memory=Opportunistic())
 LEASE_NS = seconds(5)
@@ -86,7 +83,7 @@ class Bench:
         self.driver.receive(heartbeat, self.now_ns)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     made = Bench()
     yield made

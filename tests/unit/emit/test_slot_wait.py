@@ -4,17 +4,13 @@ import asyncio
 import threading
 import time
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from controlplane.emit import slot_wait
 from controlplane.emit.slot_wait import SlotWait
 
-
-def both(test: Any) -> Any:
-    """In a thread, and in a task."""
-    return pytest.mark.asyncio(pytest.mark.parametrize("how", ["thread", "task"])(test))
+both = pytest.mark.parametrize("how", ["thread", "task"])
 
 
 @pytest.fixture(autouse=True)

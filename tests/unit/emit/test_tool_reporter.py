@@ -174,7 +174,6 @@ def test_a_call_that_nobody_answers_starts_without_and_is_counted(
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_thread_with_an_event_loop_is_not_held_up() -> None:
     reports = Reports(slots=True)
 
@@ -182,7 +181,6 @@ async def test_a_thread_with_an_event_loop_is_not_held_up() -> None:
     assert reports.events == []
 
 
-@pytest.mark.asyncio
 async def test_without_slots_nobody_waits_or_asks() -> None:
     reports = Reports()
     reports.wait_for_slot("run", "call", "bash")

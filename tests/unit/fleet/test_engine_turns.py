@@ -17,8 +17,6 @@ from controlplane.fleet.roster import Engine
 from controlplane.gate.bodies import with_fields
 from controlplane.gate.tickets import Ticket
 
-pytestmark = pytest.mark.asyncio
-
 A = Engine(place="node-a/engine-1", address="10.0.0.1:1", has_plugin=False)
 BODY = b'{"messages": [{"role": "user", "content": "one two"}], "program_id": "p", "seed": 1.10 }\n'
 

@@ -204,7 +204,6 @@ def test_envoy_asks_the_leader_or_who_waits_for_one(seen: Seen, may: bool) -> No
     assert seen.may_serve() is may
 
 
-@pytest.mark.asyncio
 async def test_who_hands_the_lead_to_a_preferred_one_serves_until_envoy_has_found_that_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -233,7 +232,6 @@ async def test_who_hands_the_lead_to_a_preferred_one_serves_until_envoy_has_foun
     assert moved_on_s - lost_s >= found_s
 
 
-@pytest.mark.asyncio
 async def test_the_stream_is_told_of_the_engines_until_that_has_come_back() -> None:
     """A server takes it while the stream has no leader, and nothing keeps it: an engine was missing for good."""
     engines, told = Ledger().engines, list[str]()

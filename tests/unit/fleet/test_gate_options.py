@@ -101,7 +101,6 @@ def test_no_password_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "sesame" not in str(error.value)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("workers", "front_end"), [(1, ""), (4, "SGLang with several tokenizer workers")], ids=["one", "several"]
 )
@@ -116,7 +115,6 @@ async def test_sglang_is_known_without_its_metrics_too(workers: int, front_end: 
         assert found == Server(engine="sglang", version="0.5.23", front_end=front_end)
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_leaves_a_page_unanswered_is_there() -> None:
     async def version(request: web.Request) -> web.Response:
         return web.json_response({"version": "0.1"})

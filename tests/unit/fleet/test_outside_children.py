@@ -11,7 +11,6 @@ from support.daemon_process import eventually
 from controlplane.core.model.errors import EngineUnavailable
 from controlplane.fleet import outside
 
-pytestmark = pytest.mark.asyncio
 FAILS = [sys.executable, "-c", "raise SystemExit(3)"]
 
 

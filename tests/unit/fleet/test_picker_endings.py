@@ -10,8 +10,6 @@ from controlplane.core.model.events import CacheFlushed, ProgramEnded
 from controlplane.gate.endings import ENDING_PATHS
 from controlplane.gate.flushes import WEIGHTS_UPDATED
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize("path", ENDING_PATHS)
 async def test_a_program_that_the_gate_knows_is_ended(path: str) -> None:

@@ -9,8 +9,6 @@ from controlplane.core.model.places import rank_of
 from controlplane.fleet.roster import Engine
 from controlplane.gate.request_ids import Carried, carried_by
 
-pytestmark = pytest.mark.asyncio
-
 RANKS = [Engine(place=f"n/engine-8000-dp{rank}", address="10.0.0.1:8000") for rank in range(2)]
 OTHER = Engine(place="n/engine-8000", address="10.0.0.1:8000")
 

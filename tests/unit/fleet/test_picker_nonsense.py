@@ -59,27 +59,24 @@ STREAMS = st.tuples(st.sampled_from(["", "asking", "watching"]), st.lists(messag
 
 @settings(max_examples=40)
 @given(st.lists(STREAMS, min_size=1, max_size=4))
-def test_no_message_ends_more_than_its_stream(streams: list[tuple[str, list[Any]]]) -> None:
-    async def story() -> None:
-        async with picker(A, governed=False) as it, asking(it.port) as ask:
-            for role, sent in streams:
-                asked = ask(role)
-                try:
-                    for message in sent:
-                        await asked.call.write(message)
-                    await asked.finish()
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    pass  # it was ended before all was said
-                code = await asyncio.wait_for(asked.call.code(), PATIENCE_S)
-                told = await asked.call.details()
-                # On a busy machine gRPC itself calls a stream broken that was ended while it still wrote to it.
-                is_broken = code is grpc.StatusCode.INTERNAL and told.lower().startswith("internal")
-                assert code is grpc.StatusCode.OK or is_broken, sent
-            asked = ask()
-            await asked.headers({"x-penstock-program-id": "after"})
-            assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "after"
-            await asked.finish()
-            it.server._picker.awaiting.stop()
-            assert it.gate.health()["running_turns"] == it.gate.health()["held_turns"] == 0
-
-    asyncio.run(story())
+async def test_no_message_ends_more_than_its_stream(streams: list[tuple[str, list[Any]]]) -> None:
+    async with picker(A, governed=False) as it, asking(it.port) as ask:
+        for role, sent in streams:
+            asked = ask(role)
+            try:
+                for message in sent:
+                    await asked.call.write(message)
+                await asked.finish()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass  # it was ended before all was said
+            code = await asyncio.wait_for(asked.call.code(), PATIENCE_S)
+            told = await asked.call.details()
+            # On a busy machine gRPC itself calls a stream broken that was ended while it still wrote to it.
+            is_broken = code is grpc.StatusCode.INTERNAL and told.lower().startswith("internal")
+            assert code is grpc.StatusCode.OK or is_broken, sent
+        asked = ask()
+        await asked.headers({"x-penstock-program-id": "after"})
+        assert chosen(await asked.reply())[0]["x-penstock-program-id"] == "after"
+        await asked.finish()
+        it.server._picker.awaiting.stop()
+        assert it.gate.health()["running_turns"] == it.gate.health()["held_turns"] == 0

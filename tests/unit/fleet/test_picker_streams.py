@@ -23,8 +23,6 @@ from controlplane.fleet.messages import DESTINATION, SERVICE
 from controlplane.fleet.roster import Engine, Standing
 from controlplane.gate.usage import Usage
 
-pytestmark = pytest.mark.asyncio
-
 A = Engine(place="node-a/engine-1", address="10.0.0.1:1")
 B = Engine(place="node-b/engine-2", address="10.0.0.2:2")
 C = Engine(place="node-c/engine-3", address="10.0.0.3:3")

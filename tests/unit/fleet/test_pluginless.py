@@ -26,8 +26,6 @@ from controlplane.gate.tickets import Ticket
 from controlplane.gate.usage import Usage
 from engine_hooks.sglang.api import SglangSessions
 
-pytestmark = pytest.mark.asyncio
-
 PLAIN = Engine(place="east/engine-8000", address="10.0.0.1:8000", has_plugin=False)
 OTHER = Engine(place="east/engine-8001", address="10.0.0.1:8001", has_plugin=False, pool_tokens=4000)
 WITH_PLUGIN = Engine(place="west/engine-30000", address="10.0.0.2:30000")

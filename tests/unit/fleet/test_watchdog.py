@@ -7,8 +7,6 @@ import pytest
 from controlplane.fleet import watchdog
 from controlplane.fleet.watchdog import Watchdog
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_a_loop_that_turns_is_left_alone_and_one_that_does_not_is_not(
     monkeypatch: pytest.MonkeyPatch,

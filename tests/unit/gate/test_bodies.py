@@ -75,7 +75,6 @@ async def refused(limits: GateLimits, *pieces: bytes) -> BodyRefused:
     return told.value
 
 
-@pytest.mark.asyncio
 async def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     """The one that held a gate up for seconds: 60 MB of empty lists."""
     body = b"[" + b"[]," * (20 * MIB) + b"[]]"
@@ -85,7 +84,6 @@ async def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> 
     assert time.thread_time() - started < 2.0, "no more of it is looked at than is needed to tell"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,7 +102,6 @@ async def test_what_parses_quickly_passes(body: bytes) -> None:
 _TEXT = '"quoted" \\ \u00e9\U0001f600 plain, [{: '  # what is cut at any of its bytes
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "value",
     [
@@ -124,7 +121,6 @@ async def test_a_large_body_is_parsed_in_parts_as_it_is_as_a_whole(value: Any, e
     assert bool(await json_object(body + b"]")) is isinstance(value, dict), "Go reads one value"
 
 
-@pytest.mark.asyncio
 async def test_others_run_while_a_large_body_is_parsed() -> None:
     body = json.dumps({"messages": [{"role": "user", "content": _TEXT * 40}] * 10_000}).encode()
     parsing, turns = asyncio.ensure_future(json_object(body)), 0
@@ -134,7 +130,6 @@ async def test_others_run_while_a_large_body_is_parsed() -> None:
     assert turns > len(body) / (1 << 18)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("more", "is_turn"),
     [
@@ -158,14 +153,12 @@ async def test_no_body_that_some_server_takes_passes_by_the_gate(more: str, is_t
         assert ((await json_object(body)) or {}).get("messages") == ([1] if is_turn else None)
 
 
-@pytest.mark.asyncio
 async def test_a_body_over_its_bound_is_refused() -> None:
     told = await refused(GateLimits(max_body_bytes=10), b"12345", b"678901")
     assert (told.status, told.code) == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large")
     assert str(told) == "the request body has more than 10 bytes"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -191,7 +184,6 @@ async def test_a_compressed_body_has_the_bounds_of_a_plain_one(body: bytes, code
     assert bodies.bytes_arriving == 0
 
 
-@pytest.mark.asyncio
 async def test_empty_members_without_end_are_refused() -> None:
     members = [gzip.compress(b"")] * 300
     for pieces, most, why in (
@@ -202,7 +194,6 @@ async def test_empty_members_without_end_are_refused() -> None:
             await Bodies(GateLimits(max_body_bytes=most)).read(Client(*pieces).receive, "gzip")
 
 
-@pytest.mark.asyncio
 async def test_where_too_much_arrives_at_once_the_largest_body_goes_and_its_bytes_are_free() -> None:
     bodies = Bodies(GateLimits(max_arriving_bytes=100))
     large, small = Client(b"x" * 60, ends=False), Client(b"y" * 30, ends=False)
@@ -221,7 +212,6 @@ async def test_where_too_much_arrives_at_once_the_largest_body_goes_and_its_byte
     assert bodies.bytes_arriving == 0
 
 
-@pytest.mark.asyncio
 async def test_a_body_that_never_ends_is_refused_in_time() -> None:
     bodies = Bodies(GateLimits(body_ns=seconds(5), time_scale=100.0))
     with pytest.raises(BodyRefused) as told:
@@ -230,7 +220,6 @@ async def test_a_body_that_never_ends_is_refused_in_time() -> None:
     assert bodies.bytes_arriving == 0
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_leaves_frees_what_it_sent() -> None:
     bodies, client = Bodies(GateLimits()), Client(b"abc", ends=False)
     client.messages.put_nowait({"type": "http.disconnect"})

@@ -29,9 +29,6 @@ from controlplane.gate.kv_hints import RECEIPT_HEADER
 from controlplane.operate.explain import lines, story
 from controlplane.wire.decisions import read_decisions
 
-pytestmark = pytest.mark.asyncio
-
-
 SHARE, LITTLE = HintRules(priority_share=0.5), HintRules(priority_share=0.001)
 NAMED = HintRules(priority_share=0.5, priority_objectives=("chat",), flex_objectives=("batch",))
 KEEPS = HintRules(retain_most_s=400)

@@ -8,8 +8,6 @@ from test_gate_middleware import CHAT, Bench
 from controlplane.core.model.events import ProgramEnded, ReplyRead
 from controlplane.gate.endings import ENDING_PATHS, is_last
 
-pytestmark = pytest.mark.asyncio
-
 NAMED = {"program_id": "p"}
 
 

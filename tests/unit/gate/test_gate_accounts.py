@@ -64,7 +64,6 @@ def test_two_keys_that_use_one_id_are_two_programs_and_no_claim_joins_them() -> 
     assert name(authorization="Bearer ours") == "p"
 
 
-@pytest.mark.asyncio
 async def test_what_is_vouched_for_is_told_with_the_turn() -> None:
     bench = Bench()
     told = {"authorization": "Bearer sk", "x_penstock_budget_turns": "7", "x_penstock_budget_kv_token_s": "9"}
@@ -75,7 +74,6 @@ async def test_what_is_vouched_for_is_told_with_the_turn() -> None:
     await exchange.task
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_spent_run_gets_a_429_with_the_reason_held_or_later_and_need_not_try_again(path: str) -> None:
     bench = Bench()
@@ -94,7 +92,6 @@ async def test_a_spent_run_gets_a_429_with_the_reason_held_or_later_and_need_not
     assert len(bench.of(TurnQueued)) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_tenant_whose_window_is_spent_hears_when_it_ends() -> None:
     bench = Bench()
     held = await bench.held()
@@ -107,7 +104,6 @@ async def test_a_tenant_whose_window_is_spent_hears_when_it_ends() -> None:
     assert again.status == 200
 
 
-@pytest.mark.asyncio
 async def test_children_are_refused_with_their_root_and_a_running_turn_goes_on() -> None:
     bench = Bench()
     bench.gate.on_command(Admit(program_id="p"))
@@ -125,7 +121,6 @@ async def test_children_are_refused_with_their_root_and_a_running_turn_goes_on()
     assert running.status == 200
 
 
-@pytest.mark.asyncio
 async def test_a_refusal_is_of_one_program_only() -> None:
     bench = Bench()
     assert bench.gate.on_command(Refuse(program_id="stranger", reason="spent"))

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 
-import pytest
 from gate_virtual_time import Beat
 
 from controlplane.core.model.commands import Admit, Command
@@ -13,7 +12,6 @@ from controlplane.wire.heartbeat import Heartbeat
 Item = Command | Heartbeat
 
 
-@pytest.mark.asyncio
 async def test_what_another_thread_posts_is_handed_over_in_order_in_the_loops_thread() -> None:
     got: list[tuple[Item, int, int]] = []
     full = asyncio.Event()

@@ -11,8 +11,6 @@ from controlplane.core.model.commands import Admit
 from controlplane.core.model.events import Event, ReplyRead, TurnAbandoned, TurnQueued
 from controlplane.gate import Gate, GatedRequest, GateLimits, GateMiddleware
 
-pytestmark = pytest.mark.asyncio
-
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "program_id": "p"}
 Message = dict[str, Any]
 

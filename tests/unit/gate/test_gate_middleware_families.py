@@ -3,14 +3,12 @@
 import asyncio
 import re
 
-import pytest
 from test_gate_middleware import CHAT, Bench, Exchange
 
 from controlplane.core.model.commands import Admit
 from controlplane.core.model.events import TurnQueued
 
 NAMELESS = {name: value for name, value in CHAT.items() if name != "program_id"}
-pytestmark = pytest.mark.asyncio
 
 
 async def answered(bench: Bench, program: str, **headers: str) -> Exchange:

@@ -7,7 +7,6 @@ from controlplane.core.model.commands import Admit
 from controlplane.core.model.events import TurnQueued
 from controlplane.gate.requests import new_turn_id, turn_id_from
 
-pytestmark = pytest.mark.asyncio
 HEADER = "x-penstock-turn-id"
 
 

@@ -8,8 +8,6 @@ from test_gate_middleware import CHAT, Bench
 from controlplane.core.model.events import CacheFlushed, TurnQueued
 from controlplane.gate.flushes import FLUSHING_PATHS, WEIGHTS_UPDATED
 
-pytestmark = pytest.mark.asyncio
-
 GROUP = {"x-penstock-group-id": "0", "x-penstock-group-size": "8"}
 
 

@@ -111,7 +111,6 @@ def refusing(status: int, message: str, **headers: str) -> Any:
     return answer
 
 
-@pytest.mark.asyncio
 async def test_key_and_headers_go_to_the_endpoint_and_nowhere_else() -> None:
     other = EndpointDouble()
     async with serving(other):
@@ -132,7 +131,6 @@ async def test_key_and_headers_go_to_the_endpoint_and_nowhere_else() -> None:
     assert "sk-a" not in f"{recorder.notes} {result}"
 
 
-@pytest.mark.asyncio
 async def test_who_refuses_a_field_is_asked_without_it() -> None:
     script = [
         refusing(400, "Unrecognized request argument supplied: ignore_eos"),
@@ -148,7 +146,6 @@ async def test_who_refuses_a_field_is_asked_without_it() -> None:
     assert result.facts["fields that the endpoint refused"] == "ignore_eos, max_tokens"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("script", "status"), [([], 0), ([refusing(500, "broken")], 1)])
 async def test_a_failed_program_fails_the_command(script: list[Any], status: int, tmp_path: Path) -> None:
     trace = tmp_path / "own.jsonl"

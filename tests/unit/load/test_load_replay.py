@@ -31,7 +31,6 @@ def refuse(status: int, **headers: str) -> Any:
     return answer
 
 
-@pytest.mark.asyncio
 async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     endpoint = EndpointDouble()
     result, recorder = await run(
@@ -64,7 +63,6 @@ async def test_every_program_ends_and_prompts_grow_as_the_trace_says() -> None:
     assert max(accumulate(step for _, step in edges)) <= 2, "as the arrivals are closed"
 
 
-@pytest.mark.asyncio
 async def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
     async def said(**options: Any) -> tuple[set[str], list[Any]]:
         endpoint = EndpointDouble()
@@ -77,7 +75,6 @@ async def test_with_a_run_id_the_programs_say_the_same_words_again() -> None:
     assert await said() != await said()
 
 
-@pytest.mark.asyncio
 async def test_who_came_first_has_the_lowest_number_in_all_its_turns() -> None:
     endpoint = EndpointDouble()
     programs = [program(name, (10, 1), (20, 1)) for name in "abc"]
@@ -91,7 +88,6 @@ async def test_who_came_first_has_the_lowest_number_in_all_its_turns() -> None:
     assert "priority" not in unasked.requests[0]
 
 
-@pytest.mark.asyncio
 async def test_a_refusal_is_waited_out_and_its_time_counts() -> None:
     endpoint = EndpointDouble(script=[refuse(429, Retry_After="0.1"), refuse(503, Retry_After="0.1")])
     result, recorder = await run(endpoint, program("a", (10, 1)))
@@ -103,7 +99,6 @@ async def test_a_refusal_is_waited_out_and_its_time_counts() -> None:
     assert result.facts["retries"] == "2"
 
 
-@pytest.mark.asyncio
 async def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
     endpoint = EndpointDouble(script=[refuse(503, Retry_After="0.02")] * 50)
     result, _ = await run(endpoint, program("a", (10, 1)), give_up_after_s=0.1)
@@ -113,14 +108,12 @@ async def test_refusals_without_end_fail_the_program_with_the_reason() -> None:
     assert "retries" in ended.error
 
 
-@pytest.mark.asyncio
 async def test_a_bus_that_is_away_is_said_and_all_is_measured() -> None:
     result, recorder = await run(EndpointDouble(), program("a", (50, 5), (80, 5)), nats="nats://127.0.0.1:9")
     assert result.summary.programs_ended == 1
     assert any("tool events never reached the bus" in note for note in recorder.notes)
 
 
-@pytest.mark.asyncio
 async def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
     endpoint = EndpointDouble(script=[refuse(400), refuse(400)])
     result, recorder = await run(
@@ -133,7 +126,6 @@ async def test_a_failed_turn_fails_its_program_only_and_is_said_once() -> None:
     assert recorder.seen[-1].programs_failed == 2
 
 
-@pytest.mark.asyncio
 async def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
     async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -146,13 +138,11 @@ async def test_a_stream_cut_short_is_a_failure_not_a_short_reply() -> None:
     assert result.programs[0].error == "the stream was cut before its end"
 
 
-@pytest.mark.asyncio
 async def test_the_gates_hold_is_taken_from_its_header() -> None:
     result, _ = await run(EndpointDouble(hold_ms="1500"), program("a", (10, 1)))
     assert result.turns[0].hold_ns >= 1_500_000_000
 
 
-@pytest.mark.asyncio
 async def test_a_reply_that_began_while_its_turn_was_held_tells_of_hold_and_refusal_in_its_stream() -> None:
     """As the gate ends it: the first is refused there, the second is served."""
 
@@ -177,7 +167,6 @@ async def test_a_reply_that_began_while_its_turn_was_held_tells_of_hold_and_refu
     assert result.facts["retries"] == "1"
 
 
-@pytest.mark.asyncio
 async def test_identity_in_the_body_or_nowhere() -> None:
     body = EndpointDouble()
     result, _ = await run(body, program("a", (10, 1)), identity="body")
@@ -188,7 +177,6 @@ async def test_identity_in_the_body_or_nowhere() -> None:
     assert "x-session-id" not in nowhere.headers[0]
 
 
-@pytest.mark.asyncio
 async def test_think_time_is_slept_through_and_not_reported_as_a_tool() -> None:
     result, recorder = await run(
         EndpointDouble(), program("a", (10, 1), (20, 1), tool="human", tool_ms=400), tools=ToolOptions(slots=1)

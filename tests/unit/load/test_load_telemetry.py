@@ -67,7 +67,6 @@ async def told_by(
     return await run(endpoint, *(programs or PROGRAMS), telemetry=Telemetry(telemetry), **{"nats": BUS, **more})
 
 
-@pytest.mark.asyncio
 async def test_without_telemetry_nobody_speaks_the_daemon_is_watched_and_a_tool_takes_its_slot(
     emitters: list[EmitterDouble],
 ) -> None:
@@ -81,7 +80,6 @@ async def test_without_telemetry_nobody_speaks_the_daemon_is_watched_and_a_tool_
     assert result.summary.tool_wait_mean_s > 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("telemetry", [Telemetry.FULL, Telemetry.HALF])
 async def test_who_tells_tells_all_of_its_runs_and_tools(
     telemetry: Telemetry, emitters: list[EmitterDouble]
@@ -93,7 +91,6 @@ async def test_who_tells_tells_all_of_its_runs_and_tools(
     assert result.facts["telemetry"] == telemetry
 
 
-@pytest.mark.asyncio
 async def test_turns_tell_what_each_reply_calls_by_the_name_of_the_gate(emitters: list[EmitterDouble]) -> None:
     turns = (
         Turn(input_tokens=10, output_tokens=1, tool="bash", tool_ms=1.0),
@@ -111,7 +108,6 @@ async def test_turns_tell_what_each_reply_calls_by_the_name_of_the_gate(emitters
     assert recorder.notes == []
 
 
-@pytest.mark.asyncio
 async def test_replies_without_a_gate_cannot_be_told_of_and_that_is_said(emitters: list[EmitterDouble]) -> None:
     _, recorder = await told_by("turns", names_turns=False)
     assert emitters[0].events == []
@@ -139,7 +135,6 @@ def tree() -> list[ProgramTrace]:
     return [root, *children, program("alone", (30, 2))]
 
 
-@pytest.mark.asyncio
 async def test_a_parents_next_turn_waits_for_all_of_its_sub_agents(emitters: list[EmitterDouble]) -> None:
     result, recorder = await told_by("full", *tree(), arrival=Closed(1), shared_prefix=10)
     children = [each for each in result.programs if each.parent_id]
@@ -155,7 +150,6 @@ async def test_a_parents_next_turn_waits_for_all_of_its_sub_agents(emitters: lis
     assert calls == [ToolEnqueued, ToolStarted, ToolEnded]
 
 
-@pytest.mark.asyncio
 async def test_siblings_have_the_beginning_of_their_system_message_in_common() -> None:
     endpoint = EndpointDouble()
     await run(endpoint, *tree(), arrival=Closed(1), shared_prefix=10)

@@ -26,7 +26,6 @@ async def run_tools(options: ToolOptions, *durations_ns: int, time_scale: float 
     return events
 
 
-@pytest.mark.asyncio
 async def test_a_tool_is_enqueued_started_and_ended_in_trace_time() -> None:
     enqueued, started, ended = await run_tools(ToolOptions(), 5_000 * MS, time_scale=100)
     assert [type(event) for event in (enqueued, started, ended)] == [ToolEnqueued, ToolStarted, ToolEnded]
@@ -35,7 +34,6 @@ async def test_a_tool_is_enqueued_started_and_ended_in_trace_time() -> None:
     assert ended.duration_ns >= 5_000 * MS
 
 
-@pytest.mark.asyncio
 async def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
     events = await run_tools(ToolOptions(slots=2), *[10 * MS] * 6)
     running = peak = 0
@@ -46,7 +44,6 @@ async def test_slots_bound_how_many_run_and_the_rest_wait_enqueued() -> None:
     assert sum(isinstance(event, ToolEnqueued) for event in events[:8]) == 6
 
 
-@pytest.mark.asyncio
 async def test_open_tools_say_what_waits_and_what_runs() -> None:
     runner = ToolRunner(ToolOptions(slots=1), clock=TraceClock(), send=lambda event: None)
     tasks = [asyncio.create_task(runner.run("p", f"c{n}", "bash", 10_000 * MS)) for n in range(2)]
@@ -68,7 +65,6 @@ def cpu_time_of_children_ns(burner: CpuBurner) -> int:
     return ticks * 10 * MS
 
 
-@pytest.mark.asyncio
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None:
     runner = ToolRunner(ToolOptions(cpu_ratio=0.5, cpu_workers=1), clock=TraceClock(), send=lambda event: None)
@@ -84,13 +80,11 @@ async def test_a_share_of_the_tool_is_burnt_in_workers_at_low_priority() -> None
     assert int(niceness) == min(19, os.nice(0) + 10)
 
 
-@pytest.mark.asyncio
 async def test_tools_take_longer_when_they_contend_for_a_cpu() -> None:
     options = ToolOptions(cpu_ratio=1.0, cpu_workers=1)
     assert (await run_tools(options, *[40 * MS] * 3))[-1].duration_ns >= 110 * MS
 
 
-@pytest.mark.asyncio
 async def test_dead_workers_do_not_fail_the_tool() -> None:
     runner = ToolRunner(ToolOptions(cpu_ratio=1.0, cpu_workers=1), clock=TraceClock(), send=lambda event: None)
     await runner.start()

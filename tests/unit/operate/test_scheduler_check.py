@@ -1,12 +1,10 @@
 """What the doctor says of an engine behind a front end without a place for a gate."""
 
-import http.server
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.pages import one_page
 
 from controlplane.core.model.errors import EngineUnavailable
 from controlplane.core.model.events import PLUGINLESS
@@ -58,27 +56,6 @@ def test_which_half_is_at_work(rows: Sequence[Any] | None, state: State, said: s
     assert f"penstock gate --upstream {URL}" in findings["gate"].advice
 
 
-@contextmanager
-def serving(body: bytes) -> Iterator[str]:
-    """A server whose every page is this."""
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            """Nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -92,7 +69,7 @@ def serving(body: bytes) -> Iterator[str]:
     ],
 )
 def test_a_front_end_is_known_by_its_page_of_versions(body: bytes, told: str) -> None:
-    with serving(body) as url:
+    with one_page(body) as url:
         assert front_end_of(url, 60) == told
 
 

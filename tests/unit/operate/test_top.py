@@ -173,14 +173,12 @@ def same(name: str, lines: list[str]) -> None:
     assert lines == file.read_text().splitlines()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_screen(size: tuple[int, int]) -> None:
     async with shown(Daemon(), *size) as pilot:
         same(f"node-{size[0]}x{size[1]}", text(pilot))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_screen_of_a_fleet_in_trouble(size: tuple[int, int]) -> None:
     daemon = Daemon()
@@ -221,7 +219,6 @@ def names(pilot: Pilot[None]) -> list[str]:
     return [line.split()[0] for line in text(pilot) if "/attempt-" in line and not line.startswith("program  ")]
 
 
-@pytest.mark.asyncio
 async def test_arrows_select_a_program_that_stays_on_its_line_wherever_others_go() -> None:
     daemon = Daemon()
     async with shown(daemon) as pilot:
@@ -241,7 +238,6 @@ async def test_arrows_select_a_program_that_stays_on_its_line_wherever_others_go
         assert text(pilot)[-1].endswith("1-12 of 342")
 
 
-@pytest.mark.asyncio
 async def test_enter_shows_all_that_is_known_of_a_program_also_when_it_is_gone() -> None:
     daemon = Daemon()
     daemon.programs = [program(7, parent_id="root", tenant="lab"), program(9)]
@@ -257,7 +253,6 @@ async def test_enter_shows_all_that_is_known_of_a_program_also_when_it_is_gone()
         same("keys-80x24", await until(pilot, "sort by the next"))
 
 
-@pytest.mark.asyncio
 async def test_a_filter_is_the_daemons() -> None:
     daemon = Daemon()
     async with shown(daemon) as pilot:
@@ -273,7 +268,6 @@ async def test_a_filter_is_the_daemons() -> None:
         await until(pilot, "of 350")
 
 
-@pytest.mark.asyncio
 async def test_sorted_by_the_columns_on_the_screen_one_after_another() -> None:
     async with shown(Daemon()) as pilot:
         await pilot.press("s")
@@ -286,7 +280,6 @@ async def test_sorted_by_the_columns_on_the_screen_one_after_another() -> None:
         assert "▲" not in text(pilot)[10]
 
 
-@pytest.mark.asyncio
 async def test_one_look_a_second_and_only_the_samples_that_are_new() -> None:
     daemon = Daemon()
     async with shown(daemon) as pilot:
@@ -297,7 +290,6 @@ async def test_one_look_a_second_and_only_the_samples_that_are_new() -> None:
     assert "ListEngines" not in dict(daemon.asked), "one engine that serves has no table"
 
 
-@pytest.mark.asyncio
 async def test_a_daemon_that_goes_is_told_of_and_asked_again() -> None:
     daemon = Daemon()
     async with shown(daemon) as pilot:
@@ -310,7 +302,6 @@ async def test_a_daemon_that_goes_is_told_of_and_asked_again() -> None:
             await pilot.pause(0.05)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 async def test_it_ends_by_a_key_also_while_a_filter_is_typed(key: str) -> None:
     async with shown(Daemon()) as pilot:

@@ -174,7 +174,6 @@ async def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-@pytest.mark.asyncio
 async def test_a_probe_serves_its_health_and_nothing_else(
     sglang: SglangDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +197,6 @@ async def test_a_probe_serves_its_health_and_nothing_else(
     assert "nnodes=2" in (await health(app))["plugin"]["passive_because"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("lower_first", [False, True])
 async def test_of_priorities_the_higher_goes_first_unless_sglang_is_told_otherwise(
     sglang: SglangDouble, lower_first: bool
@@ -209,7 +207,6 @@ async def test_of_priorities_the_higher_goes_first_unless_sglang_is_told_otherwi
     assert side.gate.hints.higher_first is not lower_first
 
 
-@pytest.mark.asyncio
 async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangDouble) -> None:
     side, app, sent = started(sglang)
     await health(app)
@@ -225,7 +222,6 @@ async def test_a_governed_gate_holds_a_turn_until_it_is_admitted(sglang: SglangD
     assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [2]
 
 
-@pytest.mark.asyncio
 async def test_turns_of_a_server_with_ranks_go_where_the_daemon_said(sglang: SglangDouble) -> None:
     sglang.app.server_args.port, sglang.app.server_args.dp_size = 30000, 2
     side, app, sent = started(sglang)
@@ -243,7 +239,6 @@ async def test_turns_of_a_server_with_ranks_go_where_the_daemon_said(sglang: Sgl
     assert [event.command_id for event in sent if isinstance(event, CommandApplied)] == [1, 3]
 
 
-@pytest.mark.asyncio
 async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangDouble) -> None:
     side, app, sent = started(sglang)
     await health(app)
@@ -262,7 +257,6 @@ async def test_sigterm_closes_the_gate_of_a_governed_engine_only(sglang: SglangD
     assert (held.status, held.json["error"]["code"]) == (503, "gate_closed")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("cause", ["nnodes", "unbound"])
 async def test_where_it_may_not_hold_the_gate_never_hears_the_daemon(
     sglang: SglangDouble, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cause: str

@@ -177,7 +177,6 @@ async def obeying(double: SglangDouble) -> AsyncIterator[tuple[SglangSessions, l
         await runner.cleanup()
 
 
-@pytest.mark.asyncio
 async def test_turns_name_sessions_and_the_daemons_word_closes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "_LOOK_NS", 0)
     double = SglangDouble()
@@ -215,7 +214,6 @@ async def test_turns_name_sessions_and_the_daemons_word_closes_them(monkeypatch:
         assert await turn(ticket("p")) is None
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_closes_none_is_left_alone() -> None:
     async with obeying(SglangDouble(status=401)) as (api, _):
         await eventually(lambda: "/close_session answers 401" in api.problem, what="a plain reason")

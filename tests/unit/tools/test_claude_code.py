@@ -75,7 +75,6 @@ async def listening(folder: Path, bus: Bus) -> AsyncIterator[EventSocket]:
         await sock.close()
 
 
-@pytest.mark.asyncio
 async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, bus: Bus) -> None:
     async with listening(tmp_path, bus):
         for data in (PRE, json.dumps(LONG).encode(), b"{", b"[]", b'{"session_id": 7}', b"", b"[" * 200_000):
@@ -87,7 +86,6 @@ async def test_hooks_are_told_on_in_one_name_and_long_ones_too(tmp_path: Path, b
     assert (started.publisher, started.sequence, ended.sequence) == (ended.publisher, 1, 2)
 
 
-@pytest.mark.asyncio
 async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Bus) -> None:
     bus.tries = 1
     async with listening(tmp_path, bus) as sock:
@@ -101,7 +99,6 @@ async def test_a_tool_starts_when_the_host_has_room(tmp_path: Path, bus: Bus) ->
         assert isinstance(bus.events[-1], ToolStarted)
 
 
-@pytest.mark.asyncio
 async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Bus) -> None:
     """Its tool runs without; else as many waits as come and go would stay for minutes."""
     bus.tries = 1
@@ -117,7 +114,6 @@ async def test_a_hook_that_is_gone_waits_for_no_slot(tmp_path: Path, bus: Bus) -
         assert sock.listener.open == 0
 
 
-@pytest.mark.asyncio
 async def test_without_a_daemon_or_with_one_that_does_not_answer_the_agent_goes_on(tmp_path: Path) -> None:
     async def frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await over.wait()

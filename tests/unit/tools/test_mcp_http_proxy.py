@@ -170,7 +170,6 @@ SERVERS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("server", "session"), [*zip(SERVERS, cycle(["", "s1"]), strict=False)])
 async def test_each_call_gets_its_own_answer_or_error(reports: Reports, server: str, session: str) -> None:
     answer, expected = SERVERS[server]
@@ -204,7 +203,6 @@ async def test_each_call_gets_its_own_answer_or_error(reports: Reports, server: 
     assert ends(reports) == [expected not in (NONE, GONE, LATE)] * len(ids)
 
 
-@pytest.mark.asyncio
 async def test_a_batch_is_answered_as_a_batch(reports: Reports) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         message = await request.json()
@@ -255,7 +253,6 @@ CLIENTS: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("client_does", "host"), [*zip(CLIENTS, cycle(["127.0.0.1", "::1"]), strict=False)])
 async def test_what_a_client_sends_is_accepted_or_refused_with_the_reason(
     reports: Reports, client_does: str, host: str
@@ -286,7 +283,6 @@ async def test_what_a_client_sends_is_accepted_or_refused_with_the_reason(
 # What passes besides
 
 
-@pytest.mark.asyncio
 async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> None:
     seen = []
 
@@ -309,7 +305,6 @@ async def test_what_is_asked_and_answered_passes_as_it_is(reports: Reports) -> N
     assert (started.program_id, started.tool, ends(reports)) == ("run-1", "look", [True])
 
 
-@pytest.mark.asyncio
 async def test_what_a_server_asks_its_client_within_a_call_passes(reports: Reports) -> None:
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     asks = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
@@ -335,7 +330,6 @@ async def test_what_a_server_asks_its_client_within_a_call_passes(reports: Repor
         assert outcome(read(await answer.read())) == [(1, {"action": "accept"})]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("comes", ["late", "never"])
 @pytest.mark.parametrize("leaves", ["the client", "the server"])
 async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, leaves: str, comes: str) -> None:
@@ -372,7 +366,6 @@ async def test_a_stream_that_ends_early_goes_on_in_another(reports: Reports, lea
         assert ends(reports) == [comes == "late"]
 
 
-@pytest.mark.asyncio
 async def test_a_client_that_hangs_up_for_good(reports: Reports) -> None:
     arrived, hung_up = asyncio.Event(), asyncio.Event()
 
@@ -392,7 +385,6 @@ async def test_a_client_that_hangs_up_for_good(reports: Reports) -> None:
     assert ends(reports) == [False]
 
 
-@pytest.mark.asyncio
 async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Reports) -> None:
     streams: dict[str, web.StreamResponse] = {}
 
@@ -422,7 +414,6 @@ async def test_the_older_transport_whose_answers_come_in_one_stream(reports: Rep
     assert sorted(ends(reports)) == [False, False, True, True]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("over", ["deleted", "forgotten"])
 async def test_sessions_are_programs_of_their_own_and_end_when_they_are_over(reports: Reports, over: str) -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -441,7 +432,6 @@ async def test_sessions_are_programs_of_their_own_and_end_when_they_are_over(rep
     assert len([event for event in reports.events if isinstance(event, ProgramEnded)]) == 2, "and with the proxy"
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_refuses_or_is_not_there(reports: Reports) -> None:
     async def refuses(request: web.Request) -> web.StreamResponse:
         return web.Response(status=401, text="who are you?", headers={"www-authenticate": "Bearer"})
@@ -458,7 +448,6 @@ async def test_a_server_that_refuses_or_is_not_there(reports: Reports) -> None:
     assert ends(reports) == [False, False]
 
 
-@pytest.mark.asyncio
 async def test_a_message_that_is_too_long_to_be_read_passes_in_parts(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:

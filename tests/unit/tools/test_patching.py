@@ -83,7 +83,6 @@ def noted() -> Iterator[Noted]:
         yield noted
 
 
-@pytest.mark.asyncio
 async def test_both_parts_see_the_call(noted: Noted) -> None:
     assert Framework().work(2, loud=True) == "2!"
     assert await Framework().work_later(3) == "3"
@@ -93,7 +92,6 @@ async def test_both_parts_see_the_call(noted: Noted) -> None:
     assert Framework.work.__doc__ == "Does it."
 
 
-@pytest.mark.asyncio
 async def test_what_only_looks_synchronous_ends_when_it_has_been_awaited() -> None:
     said: list[Any] = []
     hook = Hook(
@@ -160,7 +158,6 @@ def test_the_environment_switches_adapters_off(text: str, on: bool, monkeypatch:
     noted.adapter.uninstall()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["work", "work_later"])
 async def test_an_argument_is_exchanged_wherever_it_stands(name: str) -> None:
     hook = Hook(Seam(Framework, name, ("amount",)), exchange=(1, "amount", lambda amount: amount + 1))

@@ -9,8 +9,6 @@ from nats.aio.client import Client
 
 from controlplane.transport.delivery import delivered
 
-pytestmark = pytest.mark.asyncio
-
 _INFO = b'INFO {"server_id":"double","version":"2.11.0","proto":1,"max_payload":1048576,"headers":true}\r\n'
 
 

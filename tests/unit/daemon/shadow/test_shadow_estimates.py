@@ -21,7 +21,6 @@ from controlplane.daemon.process.exec_bound import ends_with_us
 from controlplane.daemon.shadow.estimates import Asked, Estimates, ShadowEstimate, options
 from controlplane.daemon.shadow.replayer import replay
 
-pytestmark = pytest.mark.asyncio
 TICKS = 40
 
 ANSWER: dict[str, Any] = {
