@@ -61,10 +61,13 @@ class Seen:
         elif isinstance(event, HostSampled):
             self.look(now_ns / 1e9, event.cpu_use_ratio)
 
-    def look(self, t_s: float, cpu_ratio: float) -> None:
+    def look(self, t_s: float, cpu_ratio: float, held_bytes: int | None = None) -> None:
+        """``held_bytes``: as it was measured; else as sandboxes tell."""
+        if held_bytes is None:
+            held_bytes = sum(each.held_bytes for each in self._known.values())
         self.t_s.append(t_s)
         self.cpu_ratio.append(cpu_ratio)
-        self.held_gib.append(sum(each.held_bytes for each in self._known.values()) / GIB)
+        self.held_gib.append(held_bytes / GIB)
         self.frozen.append(sum(each.frozen for each in self._known.values()))
 
     def tick(self, now_ns: int) -> None: ...

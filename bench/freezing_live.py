@@ -25,7 +25,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,15 @@ class Agents:
     def frozen(self) -> int:
         return sum(each.is_frozen for each in list(self.sandboxes.values()))
 
+    @property
+    def held_bytes(self) -> int:
+        """What all sandboxes have in memory, frozen or not."""
+        held = 0
+        for each in list(self.sandboxes.values()):
+            with suppress(psutil.Error):  # it has ended
+                held += psutil.Process(each.process.pid).memory_info().rss
+        return held
+
     def run(self, meanwhile: Callable[[], None]) -> None:
         threads = [threading.Thread(target=self._agent, args=(f"p{n:02}",)) for n in range(self._programs)]
         for thread in threads:
@@ -205,18 +214,18 @@ def run(name: str, programs: int, cgroups: Path | None, *, freeze: bool, kill: s
     common = ["--node", NODE, "--state-dir", str(folder)]
     up = ["up", "--config", str(folder / "penstock.toml"), *common]
     double = ["engine-double", "--port", "0", *common]
-    awake_s, began_s = -1.0, time.monotonic()
+    awake_s = -1.0
     try:
         with (
             command_running(up, ready=r'"event": "up"|\bup\b.*preset') as (daemon, _),
             command_running(double, ready=r"listens on (\S+)") as (_, found),
         ):
             time.sleep(WARM_S)
-            agents = Agents(found.group(1), folder, programs, cgroups, seen)
+            agents, began_s = Agents(found.group(1), folder, programs, cgroups, seen), time.monotonic()
 
             def watch() -> None:
                 nonlocal awake_s
-                seen.look(time.monotonic() - began_s, psutil.cpu_percent(0.25) / 100)
+                seen.look(time.monotonic() - began_s, psutil.cpu_percent(0.25) / 100, agents.held_bytes)
                 if kill and awake_s < 0 and agents.frozen >= programs // 2:
                     keeper = agents.resources.live_keeper()
                     assert keeper is not None
