@@ -493,7 +493,10 @@ class Daemon:
         if frozen_s > _FROZEN_S:
             self._log.warning("was frozen", for_s=round(frozen_s, 1), action="reading what happened meanwhile")
             self._is_behind, self.own.frozen_s = True, frozen_s
-            self.controller.holds.away(self.clock.now_ns(), self.clock.duration_ns(frozen_s))
+            now_ns, for_ns = self.clock.now_ns(), self.clock.duration_ns(frozen_s)
+            self.controller.holds.away(now_ns, for_ns)
+            away = partial(self.experiment.away, now_ns, for_ns)
+            self.tasks.failures.attempt("experiment", away, None)
         elif self._is_up_to_date:
             self._is_behind = False
         if frozen_s > _FROZEN_S or self._is_quiet:

@@ -71,6 +71,11 @@ class Experiment:
         finally:
             self._reloader.put_stock_in_force(is_stock)
 
+    def away(self, now_ns: int, for_ns: int) -> None:
+        """This daemon was frozen for so long, which its clock did not count."""
+        if (switchback := self._current(now_ns)) is not None:
+            switchback.away(now_ns, for_ns)
+
     def status(self, now_ns: int) -> ExperimentStatus | None:
         """How it stands; None if none is wanted."""
         switchback = self._current(now_ns)

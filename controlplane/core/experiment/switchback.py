@@ -47,7 +47,7 @@ class SwitchbackState:
     heard_ns: int = 0
     first_block: int = 0
     next_block: int = 0  # to be closed
-    spoiled_until: int = -1  # the last block in which nobody was there for a while
+    spoiled: set[int] = field(default_factory=set)  # open blocks in which nobody was there for a while
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     programs: dict[str, Seen] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
@@ -100,13 +100,19 @@ class Switchback:
         state, slices = self.state, self.slices
         if state.ended:
             return
-        if now_ns - state.heard_ns > _AWAY * seconds(self.rules.washout_s):
-            state.spoiled_until = slices.block(slices.at(now_ns))
+        self.away(now_ns, now_ns - state.heard_ns)
         state.heard_ns = now_ns
         # A slice more, in which its last programs end.
         while (state.next_block + 1) * self.rules.stock_every < slices.at(now_ns) and not state.ended:
             self._close(state.next_block, now_ns)
             state.next_block += 1
+
+    def away(self, now_ns: int, for_ns: int) -> None:
+        """Nobody decided for so long until now, of which this clock need not have counted anything."""
+        state, slices = self.state, self.slices
+        if for_ns > _AWAY * seconds(self.rules.washout_s):
+            first = max(state.next_block, slices.block(slices.at(state.heard_ns)))
+            state.spoiled.update(range(first, slices.block(slices.at(now_ns)) + 1))
 
     def is_stock(self, now_ns: int) -> bool:
         """Whether the stock policies are to be in force."""
@@ -135,7 +141,9 @@ class Switchback:
         numbers = range(block * every, (block + 1) * every)
         self._heard.settle(numbers.stop)
         found = {number: state.outcomes.pop(number, Outcome()) for number in numbers}
-        if block <= state.spoiled_until or min(each.programs for each in found.values()) < FEWEST_TO_JUDGE:
+        is_spoiled = block in state.spoiled
+        state.spoiled.discard(block)
+        if is_spoiled or min(each.programs for each in found.values()) < FEWEST_TO_JUDGE:
             state.left_out += 1
             return
         stock = next(outcome for number, outcome in found.items() if self.slices.is_stock(number))

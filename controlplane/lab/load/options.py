@@ -9,7 +9,7 @@ from controlplane.core.model.types import Pressure
 from controlplane.lab.experiment import Workload
 from controlplane.lab.load.client import Identity
 from controlplane.lab.load.tools import ToolOptions
-from controlplane.lab.workload.arrivals import Arrival
+from controlplane.lab.workload.arrivals import Arrival, Recorded
 from controlplane.lab.workload.patience import GIVE_UP_S
 from controlplane.lab.workload.telemetry import Telemetry
 from controlplane.lab.workload.trace import Trace
@@ -39,7 +39,7 @@ class ReplayOptions:
 
     trace: Trace  # already scaled as ``workload`` says
     url: str  # with or without /v1
-    arrival: Arrival
+    arrival: Arrival | Recorded
     workload: Workload = field(
         default_factory=lambda: Workload(trace="")
     )  # what the trace's programs share and tell

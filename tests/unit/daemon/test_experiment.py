@@ -100,6 +100,18 @@ def test_a_loss_is_logged_and_another_preset_ends_it() -> None:
     assert not node.is_stock
 
 
+def test_a_block_in_which_the_daemon_was_frozen_does_not_count() -> None:
+    """Its clock did not run meanwhile."""
+    node = Node()
+    for now_s in times_s():
+        if now_s == 2000.0:
+            node.experiment.away(seconds(now_s), seconds(26))
+        step(now_s, node)
+    found = node.experiment.status(seconds(END_S))
+    assert found is not None
+    assert found.left_out == 1
+
+
 def test_an_error_in_it_leaves_no_node_under_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node()
     for now_s in times_s():
