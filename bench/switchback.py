@@ -47,7 +47,6 @@ from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.telemetry import Telemetry
 
 CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
-RULES = SwitchbackRules(slice_s=200.0, washout_s=50.0)
 _FREE_KEYS = 100  # of switchbacks that cost no run
 _HEAD = ["load", "preset", "stock, s", "all", "truth", "carried", "half", "sd", "covered", "false"]
 _HEAD += ["apart", "false apart", "A/A", "censored", "cost", "10% after"]
@@ -68,16 +67,22 @@ class Load:
     scale_tools: float = 1.0
     scale_tokens: float = 1.0
     telemetry: Telemetry = Telemetry.FULL
+    longer: int = 1  # times 200 s: its slices; a quarter of that: the washout
 
     @property
     def arrival(self) -> str:
         return f"closed:{self.closed}" if self.closed else f"burst:{self.rate}:{self.bursts}"
+
+    @property
+    def rules(self) -> SwitchbackRules:
+        return SwitchbackRules(slice_s=200.0 * self.longer, washout_s=50.0 * self.longer)
 
 
 LOADS = (
     Load("below saturation", 0.1),
     Load("knee", 0.15),
     Load("knee, nothing told", 0.15, telemetry=Telemetry.NONE),
+    Load("the same, long slices", 0.15, telemetry=Telemetry.NONE, longer=6),
     Load("knee, mars", 0.15, preset="mars"),
     Load("saturated", 0.18),
     Load("bursts of 4", 0.12, bursts=4),
@@ -86,7 +91,7 @@ LOADS = (
     Load("short programs", 0.35, turns=3),
     Load("a mix", 0.12, workload="mix:synthetic:swe-bench*2+synthetic:bfcl-v4", scale_tokens=0.6),
 )
-_DAY = Load("a day", 0.05, turns=3)
+_DAY = Load("a day", 0.05, turns=3, longer=3)
 
 
 class Whole:
@@ -127,7 +132,7 @@ class Ran:
 
 def asked(load: Load, slices: int, seed: int) -> Experiment:
     """All of a load."""
-    wanted = Wanted(programs=round(load.rate * RULES.slice_s * slices), seed=seed)
+    wanted = Wanted(programs=round(load.rate * load.rules.slice_s * slices), seed=seed)
     trace = named_workload(load.workload, wanted)
     return Experiment(
         workload=Workload(
@@ -146,16 +151,16 @@ def asked(load: Load, slices: int, seed: int) -> Experiment:
     )
 
 
-def whole(experiment: Experiment, preset: Preset) -> Ran:
+def whole(experiment: Experiment, preset: Preset, rules: SwitchbackRules) -> Ran:
     """One preset throughout."""
-    recorder = Whole(RULES)
+    recorder = Whole(rules)
     result = simulate(replace(experiment, preset=preset), recorder=recorder)
     return Ran(result.summary.jct_mean_s or 0.0, recorder.judged())
 
 
-def switched(experiment: Experiment, key: str) -> Ran:
+def switched(experiment: Experiment, key: str, rules: SwitchbackRules) -> Ran:
     """A switchback that measures to the end, whatever it finds."""
-    found = begun(replace(RULES, loss_ratio=10.0), key)
+    found = begun(replace(rules, loss_ratio=10.0), key)
     preset = experiment.preset
     result = simulate(experiment, controller=partial(Switched, experiment=found, preset_at=lambda _: preset))
     return Ran(
@@ -190,10 +195,9 @@ def _censored(runs: Sequence[Ran]) -> float:
     return sum(each.censored for each in outcomes) / sum(each.programs for each in outcomes)
 
 
-def apart(stock: Ran, preset: Ran, slices: int, key: str) -> dict[int, Block]:
+def apart(stock: Ran, preset: Ran, drawn: Slices, slices: int) -> dict[int, Block]:
     """A switchback whose slices know nothing of each other: put together of whole runs."""
-    drawn, every = Slices(RULES, key), RULES.stock_every
-    found = {}
+    every, found = drawn.rules.stock_every, {}
     for block in range(slices // every):
         numbers = range(block * every, (block + 1) * every)
         if not all(each in stock.outcomes and each in preset.outcomes for each in numbers):
@@ -209,23 +213,24 @@ def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str]
     """One row."""
     stocks, presets, runs, true_logs = list[Ran](), list[Ran](), list[Ran](), list[float]()
     carried, costs, same, drawn = list[float](), list[float](), list[list[Block]](), list[list[Block]]()
+    rules = load.rules
     for seed in range(1, seeds + 1):
         experiment = asked(load, slices, seed)
-        stock, preset = whole(experiment, PRESETS[STOCK]), whole(experiment, experiment.preset)
+        stock, preset = (whole(experiment, each, rules) for each in (PRESETS[STOCK], experiment.preset))
         stocks.append(stock)
         presets.append(preset)
         true_logs += per_slice(stock, preset, slices)
         for key in (f"{load.name} {seed} {key}" for key in range(keys)):
-            run, beside = switched(experiment, key), apart(stock, preset, slices, key)
+            run, beside = switched(experiment, key, rules), apart(stock, preset, Slices(rules, key), slices)
             carried += [
                 run.changes[each].completion - beside[each].completion
                 for each in run.changes.keys() & beside.keys()
             ]
             costs.append(run.jct_s / preset.jct_s - 1)
             runs.append(run)
-        for key in map(str, range(_FREE_KEYS)):
-            same.append([*apart(stock, stock, slices, key).values()])
-            drawn.append([*apart(stock, preset, slices, key).values()])
+        for free in (Slices(rules, str(key)) for key in range(_FREE_KEYS)):
+            same.append([*apart(stock, stock, free, slices).values()])
+            drawn.append([*apart(stock, preset, free, slices).values()])
         told(f"{load.name}, seed {seed}")
     true, changes = statistics.fmean(true_logs), [[*run.changes.values()] for run in runs]
     sd = statistics.fmean(statistics.stdev(each.completion for each in run) for run in changes)
@@ -246,7 +251,7 @@ def measure(load: Load, slices: int, seeds: int, keys: int, told: Callable[[str]
         "same_stopped_ratio": statistics.fmean(bool(_stops(run)) for run in same),
         "censored_ratio": (_censored(stocks), _censored(presets)),
         "cost_ratio": statistics.fmean(costs),
-        "seen_programs": round(blocks_until(sd, 0.1) * RULES.stock_every * RULES.slice_s * load.rate),
+        "seen_programs": round(blocks_until(sd, 0.1) * rules.stock_every * rules.slice_s * load.rate),
         "changes": [[each.completion for each in run] for run in changes],
     }
 
@@ -268,7 +273,7 @@ def _half(run: Sequence[Block]) -> float:
 
 def _stops(run: Sequence[Block]) -> str:
     """What bounds at no change would have ended it for."""
-    rules = replace(RULES, gain_ratio=0.0)
+    rules = SwitchbackRules(slice_s=200.0, washout_s=50.0, gain_ratio=0.0)
     return next((why for end in range(1, len(run) + 1) if (why := judge(run[:end], rules)[0])), "")
 
 
@@ -291,8 +296,8 @@ def power(sd: float) -> list[str]:
 
 def day(told: Callable[[str], None]) -> dict[str, Any]:
     """A day in which the preset gets worse at noon: its window is too small from then on for what comes."""
-    rules, noon_s, seed = SwitchbackRules(slice_s=600.0, washout_s=150.0), 43_200.0, 1
-    experiment = asked(_DAY, round(2 * noon_s / RULES.slice_s), seed)
+    rules, noon_s, seed = _DAY.rules, 43_200.0, 1
+    experiment = asked(_DAY, round(2 * noon_s / rules.slice_s), seed)
     morning = experiment.preset
     worse = replace(morning, admission=Fixed(window=1))
     found = begun(rules, "day")
