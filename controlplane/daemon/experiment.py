@@ -33,6 +33,7 @@ class ExperimentStatus:
     programs: int
     censored: int  # of these: they took longer than the washout, and count as that long
     changes: tuple[Estimate, ...]
+    absent: int = 0  # of the blocks left out: nobody decided for a while
 
 
 class Experiment:
@@ -95,6 +96,7 @@ class Experiment:
             programs=sum(each.programs for each in state.blocks),
             censored=sum(each.censored for each in state.blocks),
             changes=switchback.estimates(),
+            absent=state.absent,
         )
 
     def _current(self, now_ns: int) -> Switchback | None:

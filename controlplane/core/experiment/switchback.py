@@ -52,6 +52,7 @@ class SwitchbackState:
     programs: dict[str, Seen] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     left_out: int = 0  # blocks with too few programs, or in which nobody was there for a while
+    absent: int = 0  # of these: the latter
     ended: str = ""  # gain, loss or length; empty: it goes on
     ended_ns: int = 0
     since_ns: int = 0  # a loss: since when
@@ -141,9 +142,12 @@ class Switchback:
         numbers = range(block * every, (block + 1) * every)
         self._heard.settle(numbers.stop)
         found = {number: state.outcomes.pop(number, Outcome()) for number in numbers}
-        is_spoiled = block in state.spoiled
-        state.spoiled.discard(block)
-        if is_spoiled or min(each.programs for each in found.values()) < FEWEST_TO_JUDGE:
+        if block in state.spoiled:
+            state.spoiled.remove(block)
+            state.absent += 1
+            state.left_out += 1
+            return
+        if min(each.programs for each in found.values()) < FEWEST_TO_JUDGE:
             state.left_out += 1
             return
         stock = next(outcome for number, outcome in found.items() if self.slices.is_stock(number))

@@ -109,7 +109,7 @@ def test_a_block_in_which_the_daemon_was_frozen_does_not_count() -> None:
         step(now_s, node)
     found = node.experiment.status(seconds(END_S))
     assert found is not None
-    assert found.left_out == 1
+    assert (found.left_out, found.absent) == (1, 1)
 
 
 def test_an_error_in_it_leaves_no_node_under_stock(monkeypatch: pytest.MonkeyPatch) -> None:
