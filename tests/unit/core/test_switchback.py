@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.experiment import (
@@ -169,6 +169,21 @@ def test_a_restart_goes_on_and_an_absence_spoils_its_block() -> None:
     assert completion.is_bounded
     assert completion.value == pytest.approx(-0.45, abs=0.05)
     assert len(again.state.programs) < 400
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.integers(4, 60), st.sampled_from([30.0, 300.0, 1700.0])), max_size=4))
+def test_a_block_counts_unless_nobody_was_there_for_long(away: list[tuple[int, float]]) -> None:
+    found, now_s, out = Switchback.begin(RULES, "key", seconds(1)), 1.0, set()
+    for begin_s, long_s in sorted((500.0 * at + 120, long_s) for at, long_s in away):
+        if begin_s > now_s:
+            blocks_until(found, begin_s, begin_s=now_s)
+            now_s = begin_s + long_s
+            out |= {int(at_s // 2000) for at_s in (begin_s, now_s) if long_s > 50}
+    blocks_until(found, 40_000.0, begin_s=now_s)
+    counted = {block.began_ns // seconds(2000) for block in found.state.blocks}
+    assert counted == {*range(1, 19)} - out
+    assert (found.state.absent, found.state.left_out, found.state.spoiled) == (len(out), len(out), set())
 
 
 def test_what_was_seen_is_forgotten_at_its_end() -> None:
