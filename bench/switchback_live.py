@@ -2,12 +2,12 @@
 
     python bench/switchback_live.py [--time-scale S] [--half-day HOURS] [--seed N]
 
-The daemon's file is the same all day: a window of four programs, wide enough before noon. From then on three times
+The daemon's file is the same all day: a window of two programs, wide enough before noon. From then on three times
 as many programs come, whether or not others have ended: for them it is too narrow, and the engine has room for all.
-An hour of this day is a slice, 200 s of the engine's time. The daemon is killed (SIGKILL) an hour after noon, and
-again an hour after the experiment has ended. A line, with the hours after noon, when the daemon's status says
-something new, or anything after a restart: the figure, a finding, what is in force once the experiment has ended.
-Last what programs took.
+An hour of this day is a slice, 600 s of the engine's time; noon is between two blocks. The daemon is killed
+(SIGKILL) an hour after noon, and again an hour after the experiment has ended. A line, with the hours after noon,
+when its status says something new, or anything after a restart: the figure, a finding, what is in force once the
+experiment has ended. Last what programs took.
 """
 
 import argparse
@@ -40,9 +40,9 @@ from controlplane.transport.roles import BusRole
 from controlplane.wire.control import Fields
 
 NODE, WORKLOAD, TURNS, TOKENS_PER_WORD, POOL_TOKENS = "day", "synthetic:swe-bench", 3, 64, 12_000
-HOUR_S = 200.0
+HOUR_S = 600.0
 HOUR_NS = seconds(HOUR_S)
-RATES = (0.12, 0.36)  # programs a second, before noon and after
+RATES = (0.06, 0.18)  # programs a second, before noon and after
 LOOK_S = 2.0
 FINDINGS = ("preset_loses", "gain_unclear")
 CONFIG = f"""
@@ -51,7 +51,7 @@ preset = "penstock"
 listen = "off"
 [admission]
 policy = "fixed"
-window = 4
+window = 2
 [experiment]
 slice_s = {HOUR_S}
 washout_s = {HOUR_S / 4}
@@ -62,7 +62,7 @@ class Watch(threading.Thread):
     """Starts a daemon, tells what it says, kills it and starts it again."""
 
     def __init__(self, folder: Path, common: list[str], scale: float, stack: ExitStack) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._folder, self._stack, self._clock = folder, stack, Clock(scale)
         self._up = ["up", "--config", str(folder / "penstock.toml"), *common]
         self._over = threading.Event()
@@ -71,10 +71,13 @@ class Watch(threading.Thread):
         self.noon_ns = self.ended_ns = 0
         self._start_daemon()
 
-    def begin(self, noon_s: float) -> None:
-        self.noon_ns = self._now_ns() + seconds(noon_s)
+    def begin(self, half_day: int) -> int:
+        """How long it is until noon, so many hours or a block more."""
+        now_ns, block_ns = self._now_ns(), 2 * HOUR_NS
+        self.noon_ns = -(-(now_ns + half_day * HOUR_NS) // block_ns) * block_ns
         self._kill_ns.append(self.noon_ns + HOUR_NS)
         self.start()
+        return self.noon_ns - now_ns
 
     def end(self) -> None:
         self._over.set()
@@ -130,12 +133,10 @@ class Watch(threading.Thread):
 
 def day(scale: float, half_day: int, seed: int) -> None:
     """Run it and tell."""
-    noon_ns = half_day * HOUR_NS
-    counts = [round(rate * half_day * HOUR_S) for rate in RATES]
+    counts = [round(rate * (half_day + more) * HOUR_S) for rate, more in zip(RATES, (3, 0), strict=True)]
     morning, then = (arrival_times_ns(count, rate, seed) for count, rate in zip(counts, RATES, strict=True))
-    times_ns = [at for at in morning if at < noon_ns] + [noon_ns + at for at in then]
-    trace = named_workload(WORKLOAD, Wanted(programs=len(times_ns), seed=seed))
-    trace = replace(trace, programs=tuple(replace(each, turns=each.turns[:TURNS]) for each in trace.programs))
+    trace = named_workload(WORKLOAD, Wanted(programs=sum(counts), seed=seed))
+    programs = [replace(each, turns=each.turns[:TURNS]) for each in trace.programs]
     with undisturbed(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         (folder / "penstock.toml").write_text(CONFIG)
@@ -144,18 +145,20 @@ def day(scale: float, half_day: int, seed: int) -> None:
         double = ["--port", "0", "--pool-tokens", str(POOL_TOKENS), "--tokens-per-word", str(TOKENS_PER_WORD)]
         engine = command_running(["engine-double", *double, *common], ready=r"listens on (\S+)")
         _, found = stack.enter_context(engine)
+        nats = resolve_url(None, NODE, folder, role=BusRole.AGENT)
+        noon_ns = watch.begin(half_day)
+        times_ns = [at for at in morning if at < noon_ns] + [noon_ns + at for at in then]
         options = ReplayOptions(
-            trace=trace,
+            trace=replace(trace, programs=tuple(programs[: len(times_ns)])),
             workload=Workload(trace=WORKLOAD),
             url=found.group(1),
             arrival=Recorded(tuple(times_ns)),
             seed=seed,
             tokens_per_word=TOKENS_PER_WORD,
             time_scale=scale,
-            nats=resolve_url(None, NODE, folder, role=BusRole.AGENT),
+            nats=nats,
             node=NODE,
         )
-        watch.begin(half_day * HOUR_S)
         try:
             result = replay(options)
         finally:
@@ -180,8 +183,8 @@ def told(result: RunResult, noon_ns: int, ended_ns: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time-scale", type=float, default=10.0)
-    parser.add_argument("--half-day", type=int, default=16, help="hours before noon, and after")
+    parser.add_argument("--time-scale", type=float, default=24.0)
+    parser.add_argument("--half-day", type=int, default=14, help="hours before noon, and after")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     day(options.time_scale, options.half_day, options.seed)
