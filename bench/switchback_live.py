@@ -2,7 +2,7 @@
 
     python bench/switchback_live.py [--time-scale S] [--half-day HOURS] [--seed N]
 
-The daemon's file is the same all day: a window of two programs, wide enough before noon. From then on three times
+The daemon's file is the same all day: a window of two programs, wide enough before noon. From then on five times
 as many programs come, whether or not others have ended: for them it is too narrow, and the engine has room for all.
 An hour of this day is a slice, 600 s of the engine's time; noon is between two blocks. The daemon is killed
 (SIGKILL) an hour after noon, and again an hour after the experiment has ended. A line, with the hours after noon,
@@ -42,7 +42,7 @@ from controlplane.wire.control import Fields
 NODE, WORKLOAD, TURNS, TOKENS_PER_WORD, POOL_TOKENS = "day", "synthetic:swe-bench", 3, 64, 12_000
 HOUR_S = 600.0
 HOUR_NS = seconds(HOUR_S)
-RATES = (0.06, 0.18)  # programs a second, before noon and after
+RATES = (0.05, 0.24)  # programs a second, before noon and after
 LOOK_S = 2.0
 FINDINGS = ("preset_loses", "gain_unclear")
 CONFIG = f"""
@@ -183,8 +183,8 @@ def told(result: RunResult, noon_ns: int, ended_ns: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time-scale", type=float, default=24.0)
-    parser.add_argument("--half-day", type=int, default=14, help="hours before noon, and after")
+    parser.add_argument("--time-scale", type=float, default=30.0)
+    parser.add_argument("--half-day", type=int, default=12, help="hours before noon, and after")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     day(options.time_scale, options.half_day, options.seed)
