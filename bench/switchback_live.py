@@ -184,7 +184,7 @@ def told(result: RunResult, noon_ns: int, ended_ns: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time-scale", type=float, default=30.0)
-    parser.add_argument("--half-day", type=int, default=12, help="hours before noon, and after")
+    parser.add_argument("--half-day", type=int, default=16, help="hours before noon, and after")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     day(options.time_scale, options.half_day, options.seed)
