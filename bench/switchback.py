@@ -46,7 +46,7 @@ from controlplane.lab.workload.arrivals import parse_arrival
 from controlplane.lab.workload.named import Wanted, named_workload
 from controlplane.lab.workload.telemetry import Telemetry
 
-CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.05, 0.1, 0.2, 0.3)
+CHANGES, SPREADS = (0.05, 0.1, 0.2, 0.3), (0.1, 0.2, 0.3)
 _FREE_KEYS = 100  # of switchbacks that cost no run
 _HEAD = ["load", "preset", "stock, s", "all", "truth", "carried", "half", "sd", "covered", "false"]
 _HEAD += ["apart", "false apart", "A/A", "censored", "cost", "10% after"]
