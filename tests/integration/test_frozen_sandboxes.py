@@ -40,6 +40,8 @@ for word in sys.stdin:
     if word == "tool\\n":
         reporter().wait_for_slot("p", "c", "make")
         reporter().tool_started("p", "c", "make")
+    elif word == "keep\\n":
+        resources().live_keeper()
     print("did", flush=True)
 """
 
@@ -138,3 +140,4 @@ async def test_whatever_is_killed_all_wakes(killed: str, tmp_path: Path) -> None
         await eventually(lambda: agent.are_stopped == {False}, what="awake", timeout_s=AWAKE_S)
         if "stands still" in killed:
             agent.process.send_signal(signal.SIGCONT)
+        await asyncio.to_thread(agent.do, "keep")  # one that dies with its agent reclaims nothing
