@@ -24,22 +24,7 @@ COSTS = ("cpu_s", "wall_s", "turns_per_cpu_min")  # of simulating; neither end o
 LABELS = {name: label.strip() for name, label, _ in ROWS} | {"turns_per_cpu_min": "simulated turns per CPU-minute"}
 _ROWS = {name: (label, form) for name, label, form in ROWS}
 
-_LOWER_IS_BETTER = (
-    "jct_",
-    "ttft_mean",
-    "ttft_p",
-    "tpot_",
-    "hold_mean",
-    "longest",
-    "programs_failed",
-    "turns_failed",
-    "pool_recompute",
-    "tool_",
-    "routed_",
-    "ttl_",
-    "recomputed",
-    "retractions",
-)
+_HIGHER_IS_BETTER = ("steps_", "output_", "cache_hit", "goodput_", "ttft_within", "jain_", "pool_decode")
 _NEITHER = (
     "programs_ended",
     "turns_ended",
@@ -173,7 +158,7 @@ def standing(ratio: float, figure: str = JCT) -> str:
 
 def lower_is_better(field: str) -> bool | None:
     """Which end of a figure is the better one; None where neither is."""
-    return None if field.startswith((*_NEITHER, *COSTS)) else field.startswith(_LOWER_IS_BETTER)
+    return None if field.startswith((*_NEITHER, *COSTS)) else not field.startswith(_HIGHER_IS_BETTER)
 
 
 def best_of(values: Mapping[str, float], figure: str) -> str:
