@@ -130,7 +130,9 @@ def test_a_recorded_run_gives_the_same_verdicts_with_what_is_no_line_live(record
 
 
 def test_hindsight_needs_a_recorded_run(judged: Journalled, recorded: Path) -> None:
-    output = run("--hindsight", recorded, recorded)
+    other = recorded.with_name("other.jsonl")
+    other.write_bytes(recorded.read_bytes())
+    output = run("--hindsight", recorded, other, recorded)  # one that is named twice is read once
     assert "Hindsight: 4,980 tokens were computed, 2,000 of them again" in output
     assert "have computed 0 again: regret 1.67" in output
     assert json.loads(run("--json", "--hindsight", recorded))["hindsight"]["least_tokens"] == 0

@@ -13,13 +13,13 @@ from controlplane.lab.workload.synthetic import synthesize
 def test_beyond_what_can_be_served_newcomers_are_refused_and_nobody_fails_that_has_begun(preset: str) -> None:
     crowd = {
         "preset": PRESETS[preset],
-        "trace": synthesize("swe-bench", programs=200, seed=2),
+        "trace": synthesize("swe-bench", programs=400, seed=2),
         "arrival": Poisson(40.0),
         "pool_tokens": 30_000,
     }
     patient = simulate(experiment(**crowd)).summary
-    assert (patient.programs_ended, patient.turns_refused) == (200, 0)
+    assert (patient.programs_ended, patient.turns_refused) == (400, 0)
     hurried = simulate(experiment(**crowd, timeout_s=20.0)).summary
     assert hurried.turns_refused > 0
     assert hurried.programs_broken == 0
-    assert hurried.programs_ended + hurried.programs_failed == 200
+    assert hurried.programs_ended + hurried.programs_failed == 400
