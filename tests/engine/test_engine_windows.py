@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,9 +65,9 @@ def windows(launch: Launch) -> Iterator[EngineServer]:
     ],
     ids=lambda test: test.__name__,
 )
-def test_what_works_without_windows_works_with_them(
-    as_without: Callable[[EngineServer, Bus], None], windows: EngineServer, bus: Bus
+async def test_what_works_without_windows_works_with_them(
+    as_without: Callable[[EngineServer, Bus], Awaitable[None]], windows: EngineServer, bus: Bus
 ) -> None:
-    as_without(windows, bus)
+    await as_without(windows, bus)
     assert "Use sliding window memory pool" in windows.log
     assert "the hook" not in windows.log
