@@ -97,7 +97,9 @@ def weigh_begun(ledger: Ledger, rules: SilenceRules, now_ns: int) -> None:
     programs, running = ledger.programs, ledger.turns.running_blocks
     for name in islice(programs.changed, _MOST_WEIGHED):
         program = programs.by_name.get(name)
-        if program is not None and program.status is Status.ACTIVE and program.gap_since_ns and not program.may_end:
+        if program is None or program.weighed_at_ns == now_ns:  # at an interval's end, just now
+            continue
+        if program.status is Status.ACTIVE and program.gap_since_ns and not program.may_end:
             _weigh(ledger, program, rules, running, now_ns, lends=True)
 
 

@@ -232,10 +232,10 @@ def _gain_unclear(s: "Status") -> str:
     if (e := s.experiment) is None or e.standing != MEASURES:
         return ""
     if e.left_out > max(_FEW_BLOCKS, e.blocks):
-        why = f"of {e.absent} no daemon decided for a while" * bool(e.absent)
+        why = [f"of {e.absent} no daemon decided for a while"] if e.absent else []
         if few := e.left_out - e.absent:
-            why = f"{why}{', ' * bool(why)}{few} had fewer than {FEWEST_TO_JUDGE} programs in a slice"
-        return f"{e.left_out} of {e.left_out + e.blocks} blocks of slices do not count: {why}"
+            why.append(f"{few} had fewer than {FEWEST_TO_JUDGE} programs in a slice")
+        return f"{e.left_out} of {e.left_out + e.blocks} blocks of slices do not count: {', '.join(why)}"
     if e.censored > MOST_CENSORED * e.programs:
         share = f"{e.censored / e.programs:.0%} of programs took longer than washout_s or failed"
         return f"{share}, and count as that long: slices carry queues over to each other"
