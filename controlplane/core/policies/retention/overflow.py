@@ -75,5 +75,5 @@ def _own_blocks(program: Program) -> int:
 
 
 def _weighed(program: Program) -> float:
-    """As of when it was weighed last; one that was not yet, in this gap, is waited for."""
+    """As of when it was weighed last; one that was not in this gap is waited for."""
     return program.keep_ratio if program.keep_ratio >= 0 else _JUST_BEGUN
