@@ -48,3 +48,16 @@ async def made(client: nats.aio.client.Client, config: StreamConfig) -> None:
         return True
 
     await eventually(attempt, what=f"stream {config.name}")
+
+
+async def published(client: nats.aio.client.Client, subject: str, payload: bytes) -> None:
+    """It is in its stream, perhaps twice. A cluster drops what comes while a stream's leader is elected."""
+
+    async def attempt() -> bool:
+        try:
+            await client.jetstream().publish(subject, payload, timeout=1)
+        except (NatsError, TimeoutError):
+            return False
+        return True
+
+    await eventually(attempt, what=f"an acknowledgement of {subject}")

@@ -15,7 +15,7 @@ from support.ports import free_port
 from controlplane.fleet.stream import FleetBus
 from controlplane.lab.fleet.nats_cluster import LocalCluster
 
-from .nats_servers import connected, made, running
+from .nats_servers import connected, made, published, running
 from .test_fleet_stream import comes, publish, reading
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
@@ -26,20 +26,12 @@ async def test_a_stream_of_three_copies_goes_on_without_a_server(tmp_path: Path)
     with running(*(server.command for server in cluster.servers), log=tmp_path / "log") as processes:
         async with await connected(cluster.url) as client:
             await made(client, StreamConfig(name="KEPT", subjects=["kept.>"], num_replicas=3))
-            await client.jetstream(timeout=60).publish("kept.1", b"before")
+            await published(client, "kept.1", b"before")
             led_by = (await client.jetstream(timeout=60).stream_info("KEPT")).cluster.leader
             which = next(n for n, server in enumerate(cluster.servers) if server.name != led_by)
             processes[which].kill()
             processes[which].wait(60)
-
-            async def published() -> bool:
-                try:
-                    await client.jetstream().publish("kept.2", b"after", timeout=1)
-                except (NatsError, TimeoutError):
-                    return False
-                return True
-
-            await eventually(published, what="an acknowledgement of the two that are left")
+            await published(client, "kept.2", b"after")
             assert (await client.jetstream(timeout=60).get_msg("KEPT", 1)).data == b"before"
 
 

@@ -11,7 +11,7 @@ from controlplane.lab.fleet.submitted import turns_submitted
 from controlplane.transport.subjects import all_events_subject, event_subject, stream_name
 from controlplane.wire.codec import encode_events
 
-from .nats_servers import connected, made, running
+from .nats_servers import connected, made, published, running
 
 _LEADS = re.compile(r"^\[(\d+)\].*Self is new JetStream cluster metadata leader", re.MULTILINE)
 
@@ -28,7 +28,7 @@ async def test_it_is_asked_again_while_a_leader_is_elected(tmp_path: Path) -> No
                 config = StreamConfig(name=stream_name(node), subjects=[all_events_subject(node)], num_replicas=3)
                 await made(client, config)
                 batch = encode_events(f"{node}/engine", 1, [(0, _turn(turn)) for turn in turns])
-                await client.jetstream(timeout=60).publish(event_subject(node, "engine"), batch)
+                await published(client, event_subject(node, "engine"), batch)
             assert await turns_submitted(cluster.url, ["one", "two", "never-told"]) == {"agent": 3}
             *_, leader = _LEADS.findall(log.read_text(errors="replace"))
             next(process for process in processes if process.pid == int(leader)).kill()
