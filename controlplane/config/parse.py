@@ -113,7 +113,7 @@ def _build(
     known += choices or []
     for key in data:
         if key not in known:
-            hint = near(key, known) or f"; there are: {', '.join(known) or 'none'}{_elsewhere(key)}"
+            hint = near(key, known) or f"; there are: {', '.join(known) or 'none'}{_elsewhere(key, path)}"
             raise ConfigError(f"{path}.{key}: unknown key{hint}", field=key)
     kinds = get_type_hints(cls)
     values = dict(fixed)
@@ -130,10 +130,12 @@ def _build(
         raise type(error)(f"{where}: {error}", field=error.field) from None
 
 
-def _elsewhere(key: str) -> str:
-    """Where a key of that name is, if it was written into the wrong table."""
-    found = [f"[{path.rpartition('.')[0]}]" for path in values(Config()) if path.endswith(f".{key}")]
-    return f"; {key!r} belongs into {' or '.join(found)}" if found else ""
+def _elsewhere(key: str, path: str) -> str:
+    """Where a key of that name is, if it was written into the wrong table, or is of another policy."""
+    tables = [found.rpartition(".")[0] for found in values(Config()) if found.endswith(f".{key}")]
+    if (own := path.removeprefix("$.")) in tables:
+        return f"; {key!r} is of another {own} policy than the preset's: name it, as policy = ..."
+    return f"; {key!r} belongs into {' or '.join(f'[{table}]' for table in tables)}" if tables else ""
 
 
 def _plain(value: Any, kind: Any, path: str) -> Any:

@@ -49,7 +49,7 @@ class Source:
     """A daemon's configuration source, read at the start and at each reload.
 
     ``options`` are command-line options by dotted key, None where not given. ``promoted`` holds what `penstock
-    promote` made live over all of that, None for what is to be as if it were not given.
+    promote` made live over all of that, None for a key or a table that is to be as if it were not given.
     """
 
     path: Path | None = None
@@ -100,7 +100,8 @@ class Source:
                 origins[key] = f"--{key.rpartition('.')[2].removesuffix('_url').replace('_', '-')}"
         for key, value in self.promoted.items():
             put(data, key, value)
-            origins.pop(key, None)
+            for gone in [name for name in origins if f"{name}.".startswith(f"{key}.")]:
+                del origins[gone]
             if value is not None:
                 origins[key] = "penstock promote"
         return data, origins

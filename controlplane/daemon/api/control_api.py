@@ -112,7 +112,7 @@ class ControlApi:
             return await self._order(self._orders().held, not request.undo)
 
     async def set_preset(self, request: Fields) -> ConfigState:
-        return _taken_over(self._daemon.reloader.set("preset", request.preset))
+        return _taken_over(self._daemon.reloader.set_preset(request.preset))
 
     async def promote(self, _: Fields) -> Promoted:
         """A shadow that failed is not made live: what it failed by would be the daemon's end."""

@@ -3,7 +3,7 @@
 What names, files and connections go by waits for a restart, and says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from controlplane.config import (
     promoted,
 )
 from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.presets import POLICIES, STOCK
 from controlplane.daemon.process.logs import logger
 from controlplane.eventloop import task_group
 
@@ -70,13 +71,27 @@ class Reloader:
             self._log.info("slice", preset=self.config.preset)
             self._take_over(self.config)
 
-    def set(self, key: str, value: Any) -> ConfigState:
-        """``key`` as if given on the command line; not for longer than this daemon lives. None: as if not given."""
-        promoted = {name: other for name, other in self.source.promoted.items() if name != key}
-        options = {**self.source.options, key: value}
-        return self._attempt(
-            replace(self.source, options=options, promoted=promoted), f"{key} was set to {value!r}"
-        )
+    def set_preset(self, name: str) -> ConfigState:
+        """As if given on the command line; not for longer than this daemon lives.
+
+        The stock preset comes without the sections of single policies: it is what an operator turns to when
+        something is wrong. Any other has the file's again.
+        """
+        promoted = {key: value for key, value in self.source.promoted.items() if key not in ("preset", *POLICIES)}
+        source = replace(self.source, options={**self.source.options, "preset": name}, promoted=promoted)
+        why = f"preset was set to {name!r}"
+        return self._stop(source, why) if name == STOCK else self._attempt(source, why)
+
+    def _stop(self, source: Source, why: str) -> ConfigState:
+        """Put the stock policies in force, even if the file is wrong by now. What is read later leaves them so."""
+
+        def others(keys: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in keys.items() if key.partition(".")[0] not in POLICIES}
+
+        origins = {**others(self.resolved.origins), "preset": "--preset"}
+        stock = replace(self.resolved, config=self.resolved.config.as_stock, origins=origins)
+        source = replace(source, promoted={**others(source.promoted), **dict.fromkeys(POLICIES)})
+        return self._install(source, stock, self.state.until_restart, why)
 
     def promote(self) -> ConfigState:
         """The shadow's preset and settings live, what is live the shadow's; not for longer than this daemon lives.
