@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MACHINE = ("profile", "pool_tokens", "host_gb", "telemetry")
 _OF_THE_SIMULATOR = ("preset", *_MACHINE)
+_OF_AN_ENDPOINT = ("tokens_per_word", "time_scale", "api_key")
 _OF_A_WORKLOAD = (*_MACHINE, "max_context", "scale_tokens", "scale_outputs", "scale_tools", "shared_prefix")
 
 
@@ -97,7 +98,7 @@ def capacity(
     arguments = locals()
     import sys
 
-    from controlplane.lab.capacity.answer import as_json, ask, save, show
+    from controlplane.lab.capacity.answer import Answer, as_json, ask, save, show
     from controlplane.lab.capacity.recorded import is_recording, recorded
     from controlplane.lab.capacity.slo import Slo
     from controlplane.lab.capacity.systems import simulated
@@ -107,18 +108,24 @@ def capacity(
     if url:
         _refuse(context, _OF_THE_SIMULATOR, "is of the simulator, and --url asks an endpoint")
         systems = _endpoints(workload, url, seed, tokens_per_word, time_scale, api_key)
-    elif is_recording(Path(trace)):
-        _refuse(context, _OF_A_WORKLOAD, "is not for a recording, which says what its machine and its agents were")
-        systems = recorded(Path(trace), presets=preset, seeds=seed)
     else:
-        systems = simulated(workload, hardware, presets=preset, host_gb=host_gb, seeds=seed)
-    answers = [ask(system, slo, limit, lambda line: typer.echo(line, err=True)) for system in systems]
-    if json:
-        typer.echo(as_json(answers))
-    else:
-        show(answers)
-    if out is not None:
-        typer.echo(f"page: {save(answers, out, sys.argv)}", err=True)
+        _refuse(context, _OF_AN_ENDPOINT, "is for --url")
+        if is_recording(Path(trace)):
+            why = "is not for a recording, which says what its machine and its agents were"
+            _refuse(context, _OF_A_WORKLOAD, why)
+            systems = recorded(Path(trace), presets=preset, seeds=seed)
+        else:
+            systems = simulated(workload, hardware, presets=preset, host_gb=host_gb, seeds=seed)
+    answers: list[Answer] = []
+    try:
+        for system in systems:
+            answer = ask(system, slo, limit, lambda line: typer.echo(line, err=True))
+            answers.append(answer)
+    finally:  # an endpoint may be gone, or somebody have seen enough: what was found is told
+        if answers:
+            typer.echo(as_json(answers)) if json else show(answers)
+            if out is not None:
+                typer.echo(f"page: {save(answers, out, sys.argv)}", err=True)
 
 
 def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:

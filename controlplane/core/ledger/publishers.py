@@ -35,6 +35,7 @@ class SequenceTracker:
     heard_at_ns: int = 0
     asked_at_ns: int = 0  # when its state was last requested
     unanswered: int = 0  # requests since it was last heard
+    is_gate: bool = False  # it has held a turn, whatever its name says
 
     def note(self, number: int) -> Arrival:
         """Take ``number`` in."""

@@ -104,6 +104,8 @@ class Turns:
         program.called_nothing = False
         idleness.held(program, now_ns)
         program.gate = place_of(event.publisher)
+        if (tracker := self.publishers.sequences.get(event.publisher)) is not None:
+            tracker.is_gate = True
         self.gates.hold(event.turn_id, self._held(program, event), root, now_ns)
         if event.timeout_ns and root is program and not program.turn_index:
             self.gates.newcomers[program.program_id] = event.timeout_ns

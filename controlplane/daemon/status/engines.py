@@ -155,8 +155,12 @@ def gateless_engines(ledger: Ledger) -> tuple[str, ...]:
     """
     if not ledger.publishers.counts.admitted_unasked:
         return ()
-    engines = ledger.engines
-    gates = {place for publisher in ledger.publishers.serving if _is_gate(place := place_of(publisher))}
+    engines, sequences = ledger.engines, ledger.publishers.sequences
+    gates = {
+        place
+        for publisher in ledger.publishers.serving
+        if _is_gate(place := place_of(publisher)) or sequences[publisher].is_gate
+    }
     behind = {each for gate in gates for each in engines.behind(gate)}
     alone = (
         each

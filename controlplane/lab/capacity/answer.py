@@ -19,10 +19,18 @@ from controlplane.lab.compare.rows import UNKNOWN
 from controlplane.lab.compare.terminal import without_secrets
 from controlplane.lab.console import Console
 
-_HEADER = ("system", "agents", "TTFT p50", "p90", "tokens/s", "decode tokens/s", "hit rate", "breaks next")
+_HEADER = (
+    "system",
+    "agents",
+    "TTFT p90",
+    "tokens/s",
+    "decode",
+    "hits",
+)  # what a terminal of 80 columns has room for
 _SAYS = (
     "The most agents at once that keep the SLO: nine turns in ten have their first token within {slo.ttft_s:g} s, "
-    "holds included, and nine agents in ten get {slo.tokens_per_s:g} tokens/s over all their waits for replies."
+    "holds included, and nine agents in ten get {slo.tokens_per_s:g} tokens/s over all their waits for replies. "
+    "Decode is tokens/s after a turn's first, hits are the share of prompt tokens that were cached."
 )
 
 
@@ -46,19 +54,23 @@ class Answer:
 
     @property
     def broke(self) -> str:
-        """What broke first beyond the answer."""
+        """What broke first beyond the answer; empty: nothing did."""
         at = self.found.fails_at
-        return f"{', '.join(self.points[at].broken(self.slo))} at {at}" if at else UNKNOWN
+        return (
+            f"{self.system.name} breaks the SLO at {at} agents: {', '.join(self.points[at].broken(self.slo))}."
+            if at
+            else ""
+        )
 
     def row(self) -> list[str]:
         """Its line of the table."""
         got = self.points.get(self.agents)
         if got is None:
-            return [self.system.name, self.number, *[UNKNOWN] * 5, self.broke]
+            return [self.system.name, self.number, *[UNKNOWN] * 4]
         speeds = (got.tokens_per_s_p10, got.decode_tokens_per_s_p10)
-        shown = (f"{got.ttft_p50_s:.1f} s", f"{got.ttft_p90_s:.1f} s", *[f"{speed:.1f}" for speed in speeds])
+        shown = (f"{got.ttft_p90_s:.1f} s", *[f"{speed:.1f}" for speed in speeds])
         hits = f"{got.cache_hit_ratio:.0%}" if isfinite(got.cache_hit_ratio) else UNKNOWN
-        return [self.system.name, self.number, *shown, hits, self.broke]
+        return [self.system.name, self.number, *shown, hits]
 
     def to_json(self) -> dict[str, Any]:
         """All of it; a figure of nothing is null."""
@@ -85,8 +97,8 @@ def ask(system: System, slo: Slo, limit: int, say: Callable[[str], None]) -> Ans
     def holds(agents: int) -> bool:
         got = points[agents] = system.measure(agents)
         broken = got.broken(slo)
-        told = f"TTFT p90 {got.ttft_p90_s:.1f} s, {got.tokens_per_s_p10:.1f} tokens/s"
-        say(f"{system.name}: {agents} agents {'break' if broken else 'keep'} the SLO: {told}")
+        told = ", ".join(broken) or f"TTFT p90 {got.ttft_p90_s:.1f} s, {got.tokens_per_s_p10:.1f} tokens/s"
+        say(f"{system.name}, agents: {agents}, SLO {'broken' if broken else 'kept'}: {told}")
         return not broken
 
     found = most(holds, first=system.first, limit=limit)
@@ -94,8 +106,8 @@ def ask(system: System, slo: Slo, limit: int, say: Callable[[str], None]) -> Ans
 
 
 def verdict(answers: Sequence[Answer]) -> list[str]:
-    """Each system beside the first one with the same host memory, and what a reader must know."""
-    lines = []
+    """What broke each system, each beside the first one with the same host memory, and what a reader must know."""
+    lines = [answer.broke for answer in answers if answer.broke]
     for answer in answers:
         stock = next(each for each in answers if each.system.host_gb == answer.system.host_gb)
         if stock is answer or not stock.agents or not stock.found.fails_at:
@@ -115,8 +127,7 @@ def show(answers: Sequence[Answer], console: Console | None = None) -> None:
     console, slo = console or Console(), answers[0].slo
     table = Table(header_style="bold")
     for place, name in enumerate(_HEADER):
-        last = len(_HEADER) - 1
-        table.add_column(name, justify="left" if place in (0, last) else "right", no_wrap=place != last)
+        table.add_column(name, justify="right" if place else "left", no_wrap=place > 0)
     for answer in answers:
         table.add_row(*answer.row())
     console.print(table)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from controlplane.lab.capacity.slo import Point, Slo
 from controlplane.lab.compare.style import MUTED, PAPER, colour_of, plot_style, svg_of, tidy
@@ -33,6 +34,7 @@ def curves_svg(systems: Sequence[tuple[str, str, Sequence[Point]]], slo: Slo) ->
             axes.axhline(bound, color=MUTED, linewidth=1.0, linestyle=":")
             axes.set_title(title)
             axes.set_xlabel("agents at once")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylim(bottom=0, top=None if field.startswith("tokens") else 4 * bound)
             axes.margins(x=0.05)
         figure.axes[0].legend()

@@ -8,6 +8,7 @@ turns would not see that: only the first of its many turns waits.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
 
@@ -107,6 +108,8 @@ class Point:
 
     def broken(self, slo: Slo) -> tuple[str, ...]:
         """Which bounds it does not keep, in words; none: it keeps the SLO. A figure of nothing keeps none."""
+        if isnan(self.ttft_p90_s + self.tokens_per_s_p10):
+            return (f"{self.failed} programs failed, and too few turns were served to measure",)
         bounds = (
             (not self.failed, f"{self.failed} programs failed"),
             (self.ttft_p90_s <= slo.ttft_s, f"TTFT p90 {self.ttft_p90_s:.1f} s"),

@@ -77,6 +77,7 @@ def test_the_first_agents_count_nowhere_and_a_hold_in_both_bounds() -> None:
     assert (both.turns, both.cache_hit_ratio) == (6, 0.5)
     assert both.broken(Slo(ttft_s=60, tokens_per_s=0)) == ()
     assert [words.split()[0] for words in both.broken(Slo(ttft_s=30, tokens_per_s=10))] == ["TTFT", "0.4"]
+    assert "too few turns" in point(1, []).broken(Slo())[0]
 
 
 def test_stock_and_penstock_are_told_side_by_side(tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ def test_who_has_no_gate_is_named_once_turns_come_unasked(several: Several) -> N
     assert gateless_engines(ledger) == ()
 
 
+def test_an_engine_that_tells_of_turns_that_it_holds_is_its_own_gate(several: Several) -> None:
+    ledger, driver = several.driver.ledger, several.driver
+    driver.send(several.engines[0](ev.TurnQueued, program_id="b", turn_id="b.0"))
+    several.run_turn("a", "a.0", on=0)  # a pause crossed it on its way
+    assert gateless_engines(ledger) == (ONE,)
+
+
 def test_one_that_does_not_answer_is_silent_and_one_that_is_idle_is_not(several: Several) -> None:
     driver = several.driver
     driver.wait(30)

@@ -19,7 +19,7 @@ from controlplane.lab.workload.synthetic import synthesize
 SMALL = ["--scale-tokens", "0.001", "--scale-outputs", "0.01", "--scale-tools", "0", "--shared-prefix", "1"]
 
 
-def test_two_endpoints_are_asked_with_the_same_agents() -> None:
+def test_endpoints_are_asked_with_the_same_agents_and_one_that_is_gone_takes_no_answer_with_it() -> None:
     endpoint, ready, stop = EndpointDouble(), threading.Event(), threading.Event()
 
     async def serve() -> None:
@@ -30,13 +30,13 @@ def test_two_endpoints_are_asked_with_the_same_agents() -> None:
     server = threading.Thread(target=asyncio.run, args=(serve(),))
     server.start()
     assert ready.wait(60)
-    urls = ["--url", f"one={endpoint.url}", "--url", f"two={endpoint.url}/v1"]
+    urls = ["--url", f"one={endpoint.url}", "--url", f"two={endpoint.url}/v1", "--url", "gone=http://127.0.0.1:9"]
     ran = CliRunner().invoke(
         app, ["capacity", "synthetic:bfcl-v4", *urls, *SMALL, "--seed", "1", "--most", "2", "--json"]
     )
     stop.set()
     server.join()
-    assert ran.exit_code == 0, ran.output
+    assert ran.exit_code == 1, ran.output
     one, two = json.loads(ran.stdout[ran.stdout.index("{\n") :])["systems"]
     assert (one["system"], two["system"]) == ("one", "two")
     assert (one["agents"], one["is_at_least"]) == (2, True)
@@ -47,12 +47,13 @@ def test_two_endpoints_are_asked_with_the_same_agents() -> None:
 
 
 def test_an_option_that_would_do_nothing_and_a_name_twice_are_refused() -> None:
-    ran = CliRunner().invoke(app, ["capacity", "--url", "http://127.0.0.1:9", "--profile", "h100"])
-    assert ran.exit_code == 2
-    assert "--profile" in ran.output
+    for name, options in {"profile": ["--url", "http://127.0.0.1:9"], "time-scale": []}.items():
+        ran = CliRunner().invoke(app, ["capacity", *options, f"--{name}", "3"])
+        assert ran.exit_code == 2
+        assert f"--{name}" in ran.output
     trace = synthesize("bfcl-v4", programs=1)
-    options = ReplayOptions(trace=trace, workload=Workload(trace=""), url="http://", arrival=Closed(1))
-    found = endpoints(["http://10.0.0.1:1/v1?a=b", "stock=http://10.0.0.1:2"], options, [1])
+    asked = ReplayOptions(trace=trace, workload=Workload(trace=""), url="http://", arrival=Closed(1))
+    found = endpoints(["http://10.0.0.1:1/v1?a=b", "stock=http://10.0.0.1:2"], asked, [1])
     assert [system.name for system in found] == ["http://10.0.0.1:1/v1", "stock"]
     with pytest.raises(ConfigError, match="named twice"):
-        endpoints(["a=http://10.0.0.1:1", "a=http://10.0.0.1:2"], options, [1])
+        endpoints(["a=http://10.0.0.1:1", "a=http://10.0.0.1:2"], asked, [1])
