@@ -36,7 +36,7 @@ from freezing import Seen, plot, shown
 from controlplane.core.model.events import SandboxSampled
 from controlplane.emit.tool_reporter import ToolReporter
 from controlplane.lab.demo.node import command_running
-from controlplane.transport.endpoint import resolve_url
+from controlplane.transport.endpoint import read_endpoint, resolve_url
 from controlplane.transport.roles import BusRole
 from engine_hooks.tools.resources.client import Resources
 from engine_hooks.tools.resources.sandboxes import Sandboxes
@@ -239,6 +239,9 @@ def run(name: str, programs: int, cgroups: Path | None, *, freeze: bool, kill: s
             agents.reporter.close()
             agents.resources.close(30)
     finally:
+        if kill == "daemon" and (left := read_endpoint(NODE, folder)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(left.pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
     ms = sorted(1000 * each for each in seen.took_s) or [0.0]
     row = Row(
