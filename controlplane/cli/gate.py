@@ -45,7 +45,7 @@ def gate(
 
     - **The daemon or the bus**: held turns go on waiting for half a minute at most, then are let in step by step.
     """
-    about_to_serve(log_level)
+    about_to_serve(log_level, reloads=False)
     from controlplane.fleet.outside import GateOptions, run_gate
     from controlplane.transport.endpoint import URL_VARIABLE
 

@@ -29,9 +29,10 @@ def described(kind: type[_Described], arguments: Mapping[str, Any]) -> _Describe
     return kind(**hashable)
 
 
-def about_to_serve(log_level: str) -> None:
-    """What a daemon's command does first. Raises ``BadParameter`` for a level that there is not."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the file is about to be read; a reload must not end the start
+def about_to_serve(log_level: str, *, reloads: bool = True) -> None:
+    """What a command that serves does first. Raises ``BadParameter`` for a level that there is not."""
+    if reloads:  # the file is about to be read: a SIGHUP must not end the start
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from controlplane.daemon.process.logs import LEVELS, configure
     from controlplane.transport.bounds import raise_open_files
 

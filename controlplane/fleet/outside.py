@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from signal import SIGINT, SIGTERM, Signals
+from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, Signals, getsignal
 from subprocess import DEVNULL
 
 import aiohttp
@@ -242,7 +242,7 @@ async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, d
         told_to_end = 0
 
         def end(number: Signals) -> None:
-            """A second signal is impatience, and so is Ctrl-C."""
+            """A second signal is impatience, and so are Ctrl-C and a terminal that is closed."""
             nonlocal told_to_end
             told_to_end += 1
             if number == SIGTERM and told_to_end == 1:
@@ -250,7 +250,8 @@ async def _serve_alone(options: GateOptions, upstream: Upstream, folder: Path, d
             else:
                 tasks.cancel_scope.cancel()
 
-        await on_signals(end, SIGINT, SIGTERM)
+        hangup = [] if getsignal(SIGHUP) is SIG_IGN else [SIGHUP]  # as nohup has it
+        await on_signals(end, SIGINT, SIGTERM, *hangup)
 
 
 def _envoy(options: GateOptions, engine: Engine, folder: Path, picker: str, admin: str) -> list[str]:

@@ -126,6 +126,7 @@ class OutsidePicker:
                 "upstream": self.upstream.address,
                 "server": server.title if server else "nobody answers there",
                 "scheduler": "tells of itself and obeys" if engine.has_plugin and server else obeys,
+                "is_gone": engine.standing is Standing.GONE,
             },
             "picker": self.picker.state(),
             "engine": self.pluginless.health().get(engine.place, self.checkup.health().get(engine.place)),
@@ -161,17 +162,18 @@ class OutsidePicker:
     async def _keep_looking(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_ANSWERS_WITHIN_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
+            is_new = False
             while True:
                 server = await self._recognized(http) if self._is_to_be_recognized() else self.server
-                is_new = server is not None and server != self.server
+                is_new = is_new or (server is not None and server != self.server)
                 self.server = server or self.server
                 if self.server is not None:
                     told_at = await self._told_at(self.server)
                     self._update(told_at)
-                    if is_new:
-                        _introduce(
-                            self.server, self.upstream, knows_pool=bool(told_at or self._options.pool_tokens)
-                        )
+                    # What may be a plugin's is only assumed until a daemon was asked.
+                    if is_new and (self._was_told or self.server.has_gate or not told_at):
+                        is_new, knows_pool = False, bool(told_at or self._options.pool_tokens)
+                        _introduce(self.server, self.upstream, knows_pool=knows_pool)
                 await anyio.sleep(_LOOK_S)
 
     def _is_to_be_recognized(self) -> bool:

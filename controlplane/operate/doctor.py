@@ -190,7 +190,8 @@ def _listens_at(config: Config) -> str | None:
 
 
 def _engine(url: str, config: Config, state_dir: Path, api: str | None) -> Iterator[Finding]:
-    page = f"{url.rstrip('/')}{HEALTH_PATH}"
+    url = url if "://" in url else f"http://{url}"
+    page = f"{url.rstrip('/').removesuffix('/v1')}{HEALTH_PATH}"
     try:
         with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
@@ -261,6 +262,8 @@ def _gate(health: dict[str, Any]) -> Iterator[Finding]:
         found = f"{mode}, {health.get('held_turns', 0)} turns waiting"
         advice = _GATE_ADVICE.get(mode, "")
         yield look("gate", found, advice) if advice else ok("gate", found)
+    if (outside := health.get("outside") or {}).get("is_gone"):
+        yield bad("server", f"{outside.get('upstream')} does not answer", "start it: the gate finds it by itself")
     counters = health.get("counters", {})
     waited, long = counters.get("held", 0) - health.get("held_turns", 0), counters.get("held_long", 0)
     if 100 * long > waited:

@@ -223,6 +223,20 @@ async def test_told_to_end_it_takes_no_new_connections_and_ends_what_runs(tmp_pa
         assert await asyncio.to_thread(made.process.wait, TIMEOUT_S) == 0
 
 
+async def test_a_server_that_died_is_told(tmp_path: Path) -> None:
+    async with gate(tmp_path) as (made, http):
+        made.double.kill()
+        made.double.wait(TIMEOUT_S)
+        async with http.post(f"{made.url}/v1/chat/completions", json={"messages": []}) as answer:
+            assert (answer.status, bool(answer.headers.get("retry-after"))) == (503, True)
+
+        async def says_so() -> bool:
+            done = await asyncio.to_thread(penstock, "doctor", "--engine", made.url, "--state-dir", str(tmp_path))
+            return f"127.0.0.1:{made.upstream_port} does not answer" in done.stdout
+
+        await eventually(says_so, what="doctor's word of the server")
+
+
 async def test_a_bus_that_is_killed_is_there_again(tmp_path: Path) -> None:
     async with gate(tmp_path) as (made, http):
         bus = read_endpoint("local", tmp_path)

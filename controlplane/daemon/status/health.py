@@ -395,7 +395,8 @@ RULES = (
         "no_engine",
         NOTE,
         lambda s: "" if s.engines.known or s.pressure.kv_total_blocks else "no engine has reported its KV pool",
-        "start the engine with penstock installed and the same PENSTOCK_NODE; doctor --engine URL shows more",
+        "start the engine with penstock installed and the same PENSTOCK_NODE, or tell `penstock gate` --pool-tokens"
+        "; doctor --engine URL shows more",
     ),
     Rule(
         "no_gate",

@@ -88,13 +88,14 @@ def test_a_loss_is_logged_and_another_preset_ends_it() -> None:
     (line,) = [line for line in lines if line["event"] == "ended"]
     assert (line["log_level"], line["why"], line["preset"]) == ("warning", "loss", "penstock")
     assert line["completion"][1] > 0
-    node.reloader.set("preset", "mars")
+    node.reloader.set_preset("mars")
     node.experiment.decide(seconds(END_S))
     assert not node.is_stock
     found = node.experiment.status(seconds(END_S))
     assert found is not None
     assert (found.preset, found.standing, found.blocks) == ("mars", "measures", 0)
-    node.reloader.set("experiment.slice_s", 0.0)
+    node.reloader.source = Source(options={**OPTIONS, "preset": "mars", "experiment.slice_s": 0.0})
+    node.reloader.reload("it was switched off")
     node.experiment.decide(seconds(END_S))
     assert node.experiment.status(seconds(END_S)) is None
     assert not node.is_stock
