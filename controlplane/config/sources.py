@@ -15,6 +15,7 @@ from controlplane.config.model import ENVIRONMENT, Config
 from controlplane.config.parse import mistakes, parse
 from controlplane.config.settings import put, shadowed
 from controlplane.core.model.errors import ConfigError
+from controlplane.core.policies.presets import STOCK
 from controlplane.wire.files import read_bytes
 
 _LINK = "link_tokens_per_s"
@@ -36,7 +37,11 @@ class Resolved:
     def without_effect(self) -> tuple[str, ...]:
         """Settings that change nothing in a daemon, each with its place and the reason."""
         why = f"{_LINK} is for `penstock simulate` and sweeps: no engine sends another what it holds"
-        return tuple(f"{origin}: {why}" for key, origin in self.origins.items() if key == f"placement.{_LINK}")
+        told = [f"{origin}: {why}" for key, origin in self.origins.items() if key == f"placement.{_LINK}"]
+        if self.config.experiment.on and self.config.is_stock:
+            where = self.origins.get("experiment.slice_s", "[experiment]")
+            told.append(f"{where}: an experiment compares a preset with {STOCK}, which is this one")
+        return tuple(told)
 
     def for_a_daemon(self) -> "Resolved":
         """The same without what a daemon's engines cannot do."""

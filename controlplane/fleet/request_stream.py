@@ -48,7 +48,7 @@ _ASKING = "asking"  # of the roles in a stream's metadata
 _ARRIVED, _ASKED = b"x-penstock-arrived", b"x-penstock-asked"
 _ATTEMPT = b"x-envoy-attempt-count"
 _REFUSED = "penstock_refused"  # in Envoy's access log; asked again is only what begins with ext_proc_error
-_NO_ENGINE = "no engine of the fleet serves now"
+_NO_ENGINE = "no engine serves now"
 # What Envoy is configured to grant; it ignores whoever asks for more. The gate decides before that, and what has
 # begun waits for as long. Envoy takes one such word for a message: in a crowd it is said before the body is read.
 _LONGEST_HOLD_MS = 3_600_000

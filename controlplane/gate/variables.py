@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from controlplane.core.model.errors import ConfigError
 from controlplane.core.model.types import seconds
+from controlplane.gate.limits import GateLimits
 
 TENANT_HEADER_VARIABLE = "PENSTOCK_TENANT_HEADER"
 _PREFIX = "PENSTOCK_GATE_"
@@ -38,6 +39,11 @@ def limit_values(texts: Mapping[str, str]) -> dict[str, int]:
             raise ConfigError(f"{variable}: unknown variable{hint}", field=variable)
         name, unit = GATE_VARIABLES[variable]
         values[name] = round(number(texts, variable) * unit)
+        try:
+            GateLimits(**{name: values[name]})
+        except ConfigError as error:  # which speaks of the limit, and in its unit
+            least = "0 or more" if "0 <=" in str(error) else "more than 0"
+            raise ConfigError(f"{variable}: expected {least}, got {text.strip()[:80]}", field=variable) from None
     return values
 
 

@@ -195,8 +195,8 @@ def _engine(url: str, config: Config, state_dir: Path, api: str | None) -> Itera
     try:
         with open_url(page, _TIMEOUT_S) as answer:
             health = json.load(answer)
-            if not isinstance(health, dict):
-                raise ValueError("no object")
+            if not (isinstance(health, dict) and {"mode", "plugin"} & health.keys()):
+                raise ValueError("its page tells of none")
     except (OSError, ValueError, HTTPException) as error:
         front_end = front_end_of(url, _TIMEOUT_S) if isinstance(error, urllib.error.HTTPError) else ""
         if front_end:

@@ -16,12 +16,14 @@ from controlplane.core.model.errors import ConfigError
 @contextmanager
 def instance_lock(node: str, state_dir: Path) -> Iterator[None]:
     """Be the node's only daemon. Raises ``ConfigError``, which names the process that is."""
-    with only_holder(_lock(node, state_dir), f"node {node!r} already has a daemon"):
+    with only_holder(
+        _lock(node, state_dir), f"node {node!r} already has a daemon", "end it, or choose another --node"
+    ):
         yield
 
 
 @contextmanager
-def only_holder(path: Path, what: str) -> Iterator[None]:
+def only_holder(path: Path, what: str, to_do: str = "end it") -> Iterator[None]:
     """Hold the lock ``path``. Raises ``ConfigError``, which says ``what`` is so, for one that somebody holds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,8 +42,7 @@ def only_holder(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise ConfigError(
-                f"{what}: process {file.read(64).strip() or 'unknown'} holds {path}; "
-                f"end it, or choose another --node"
+                f"{what}: process {file.read(64).strip() or 'unknown'} holds {path}; {to_do}"
             ) from None
         with suppress(OSError):  # a full disk: then its number stays unknown
             file.truncate(0)

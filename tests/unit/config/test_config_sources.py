@@ -201,6 +201,9 @@ def test_what_no_engine_of_a_daemon_can_do_is_told_with_its_place_and_left_out(t
     assert found.for_a_daemon().config.policies.placement == Session(hard=True)
     file.write_text('[placement]\npolicy = "round_robin"\n')
     assert Source(path=file).read().without_effect == ()
+    file.write_text('preset = "fcfs"\n[experiment]\nslice_s = 400\nwashout_s = 100\n')
+    (told,) = Source(path=file).read().without_effect
+    assert told.startswith(f"{file}:3: an experiment compares a preset with fcfs")
     file.write_text("[placement]\nlink_tokens_per_s = 5.0\n")
     checked = CliRunner().invoke(app, ["config", "check", str(file)])
     assert (checked.exit_code, "without effect" in checked.output) == (0, True)
