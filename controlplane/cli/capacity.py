@@ -140,12 +140,12 @@ def _endpoints(
     workload: Workload, urls: list[str], seeds: list[int], tokens_per_word: int, time_scale: float, api_key: str
 ) -> "list[System]":
     from controlplane.lab.capacity.endpoint import endpoints
-    from controlplane.lab.capacity.systems import agents_of
+    from controlplane.lab.capacity.systems import agents_of, programs_for
     from controlplane.lab.load.options import ReplayOptions
     from controlplane.lab.workload.arrivals import Closed
 
     options = ReplayOptions(
-        trace=agents_of(workload, 1, seeds[0]),
+        trace=agents_of(workload, programs_for(1), seeds[0]),
         workload=workload,
         url="http://",
         arrival=Closed(1),

@@ -9,7 +9,7 @@ from endpoint_double import EndpointDouble, serving
 from typer.testing import CliRunner
 
 from controlplane.cli.app import app
-from controlplane.core.model.errors import ConfigError
+from controlplane.core.model.errors import ConfigError, EngineUnavailable
 from controlplane.lab.capacity.endpoint import endpoints
 from controlplane.lab.experiment import Workload
 from controlplane.lab.load.options import ReplayOptions
@@ -44,6 +44,12 @@ def test_endpoints_are_asked_with_the_same_agents_and_one_that_is_gone_takes_no_
     assert tried["turns"] > 0
     assert tried["cache_hit_ratio"] == pytest.approx(0.5, abs=0.1)
     assert two["tried"][0]["turns"] > 0
+
+
+def test_few_agents_may_all_be_too_large_where_more_are_not() -> None:
+    asked = ["synthetic:agentperf-like", "--max-context", "20000", "--seed", "3", "--url", "http://127.0.0.1:9"]
+    ran = CliRunner().invoke(app, ["capacity", *asked])
+    assert isinstance(ran.exception, EngineUnavailable), "somebody is asked"
 
 
 def test_an_option_that_would_do_nothing_and_a_name_twice_are_refused() -> None:
