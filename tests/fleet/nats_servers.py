@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,24 +40,22 @@ async def _quiet(error: Exception) -> None:
 
 
 async def made(client: nats.aio.client.Client, config: StreamConfig) -> None:
-    async def attempt() -> bool:
-        try:
-            await client.jetstream().add_stream(config)
-        except (NatsError, TimeoutError):  # the cluster has no leader yet
-            return False
-        return True
-
-    await eventually(attempt, what=f"stream {config.name}")
+    await _led(lambda: client.jetstream().add_stream(config), f"stream {config.name}")
 
 
 async def published(client: nats.aio.client.Client, subject: str, payload: bytes) -> None:
-    """It is in its stream, perhaps twice. A cluster drops what comes while a stream's leader is elected."""
+    """It is in its stream, perhaps twice."""
+    await _led(lambda: client.jetstream().publish(subject, payload, timeout=1), f"an acknowledgement of {subject}")
+
+
+async def _led(ask: Callable[[], Awaitable[object]], what: str) -> None:
+    """Ask until it is done. A cluster drops what comes while it, or a stream, elects a leader."""
 
     async def attempt() -> bool:
         try:
-            await client.jetstream().publish(subject, payload, timeout=1)
+            await ask()
         except (NatsError, TimeoutError):
             return False
         return True
 
-    await eventually(attempt, what=f"an acknowledgement of {subject}")
+    await eventually(attempt, what=what)

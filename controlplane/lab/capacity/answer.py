@@ -19,14 +19,7 @@ from controlplane.lab.compare.rows import UNKNOWN
 from controlplane.lab.compare.terminal import without_secrets
 from controlplane.lab.console import Console
 
-_HEADER = (
-    "system",
-    "agents",
-    "TTFT p90",
-    "tokens/s",
-    "decode",
-    "hits",
-)  # what a terminal of 80 columns has room for
+_HEADER = ("system", "agents", "TTFT p90", "tokens/s", "decode", "hits")  # 80 columns have room for these
 _SAYS = (
     "The most agents at once that keep the SLO: nine turns in ten have their first token within {slo.ttft_s:g} s, "
     "holds included, and nine agents in ten get {slo.tokens_per_s:g} tokens/s over all their waits for replies. "
@@ -55,12 +48,10 @@ class Answer:
     @property
     def broke(self) -> str:
         """What broke first beyond the answer; empty: nothing did."""
-        at = self.found.fails_at
-        return (
-            f"{self.system.name} breaks the SLO at {at} agents: {', '.join(self.points[at].broken(self.slo))}."
-            if at
-            else ""
-        )
+        if not (at := self.found.fails_at):
+            return ""
+        broken = ", ".join(self.points[at].broken(self.slo))
+        return f"{self.system.name} breaks the SLO at {at} agents: {broken}."
 
     def row(self) -> list[str]:
         """Its line of the table."""
